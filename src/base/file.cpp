@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,8 +9,6 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace tare {
 
@@ -59,7 +58,8 @@ Result<std::string> read_text_file(const std::string& path, size_t max_bytes) {
   if (fd.get() < 0) return from_errno("cannot open file", path);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return from_errno("cannot stat file", path);
-  if (S_ISDIR(info.st_mode)) return invalid_input("not a file", {.where = path, .expected = "a regular file", .found = "a folder"});
+  if (S_ISDIR(info.st_mode))
+    return invalid_input("not a file", {.where = path, .expected = "a regular file", .found = "a folder"});
   if (static_cast<uint64_t>(info.st_size) > max_bytes) {
     return invalid_input("file too large", {.where = path,
                                             .expected = fmt::format("at most {} bytes", max_bytes),
@@ -133,7 +133,9 @@ Result<AtomicDirectory> AtomicDirectory::create(const std::string& final_path, b
   return AtomicDirectory(std::move(temporary), final_clean, overwrite);
 }
 
-Status AtomicDirectory::commit() { return commit_as(final_); }
+Status AtomicDirectory::commit() {
+  return commit_as(final_);
+}
 
 Status AtomicDirectory::commit_as(const std::string& final_path) {
   std::error_code ec;

@@ -7,10 +7,12 @@
 
 namespace tare {
 
-/// The whole file as bytes. Errors: kIo (cannot open or read), kInvalidInput (not a regular file, larger than the limit).
+/// The whole file as bytes. Errors: kIo (cannot open or read), kInvalidInput (not a regular file, larger than the
+/// limit).
 Result<std::string> read_text_file(const std::string& path, size_t max_bytes = size_t{1} << 30);
 
-/// Writes a file so that a crash leaves either the old content or the new: temporary name, fsync, rename, fsync of the folder.
+/// Writes a file so that a crash leaves either the old content or the new: temporary name, fsync, rename, fsync of the
+/// folder.
 Status write_file_atomically(const std::string& path, std::string_view content);
 
 /// A folder that appears under its final name only when everything in it is on disk.
@@ -26,8 +28,8 @@ class AtomicDirectory {
   /// Where to write until commit.
   const std::string& path() const { return temporary_; }
 
-  /// Syncs every file and the folder, then renames. With overwrite the old folder is moved aside first and removed last.
-  /// final_path may differ from the one given to create (a rejected result keeps another name).
+  /// Syncs every file and the folder, then renames. With overwrite the old folder is moved aside first and removed
+  /// last. final_path may differ from the one given to create (a rejected result keeps another name).
   Status commit();
   Status commit_as(const std::string& final_path);
 

@@ -13,8 +13,8 @@ namespace tare::json {
 
 namespace {
 
-// Boost.JSON keeps the last of two equal keys. A file that says a thing twice is refused here instead, so the document is
-// walked once more with a handler that only remembers the keys of the open objects.
+// Boost.JSON keeps the last of two equal keys. A file that says a thing twice is refused here instead, so the document
+// is walked once more with a handler that only remembers the keys of the open objects.
 class DuplicateKeyHandler {
  public:
   static constexpr size_t max_object_size = size_t(-1);
@@ -70,10 +70,9 @@ class DuplicateKeyHandler {
 };
 
 Error wrong_type(std::string_view key, std::string_view where, const char* expected, const value& found) {
-  return invalid_input(fmt::format("'{}' has the wrong type", key),
-                       {.where = std::string(where),
-                        .expected = expected,
-                        .found = boost::json::serialize(found).substr(0, 80)});
+  return invalid_input(
+      fmt::format("'{}' has the wrong type", key),
+      {.where = std::string(where), .expected = expected, .found = boost::json::serialize(found).substr(0, 80)});
 }
 
 }  // namespace
@@ -93,10 +92,11 @@ Result<value> parse(std::string_view text, std::string_view where, ParseLimits l
   if (!ec && consumed == text.size()) parser.finish(ec);
   const bool trailing = consumed < text.size() && text.find_first_not_of(" \t\r\n", consumed) != text.npos;
   if (ec || trailing || !parser.done()) {
-    return invalid_input("malformed JSON", {.where = std::string(where),
-                                            .expected = "one JSON document",
-                                            .found = fmt::format("{} near byte {}",
-                                                                 ec ? ec.message() : "text after the document", consumed)});
+    return invalid_input(
+        "malformed JSON",
+        {.where = std::string(where),
+         .expected = "one JSON document",
+         .found = fmt::format("{} near byte {}", ec ? ec.message() : "text after the document", consumed)});
   }
 
   boost::json::basic_parser<DuplicateKeyHandler> keys(options);
@@ -143,7 +143,8 @@ std::optional<double> as_number(const value& v) {
 
 Result<int64_t> get_int(const object& from, std::string_view key, std::string_view where) {
   const value* v = find(from, key);
-  if (!v) return invalid_input(fmt::format("'{}' is missing", key), {.where = std::string(where), .expected = "an integer"});
+  if (!v)
+    return invalid_input(fmt::format("'{}' is missing", key), {.where = std::string(where), .expected = "an integer"});
   if (const auto number = as_int(*v)) return *number;
   return wrong_type(key, where, "an integer", *v);
 }
@@ -169,7 +170,8 @@ Result<bool> get_bool_or(const object& from, std::string_view key, bool fallback
 
 Result<std::string> get_string(const object& from, std::string_view key, std::string_view where) {
   const value* v = find(from, key);
-  if (!v) return invalid_input(fmt::format("'{}' is missing", key), {.where = std::string(where), .expected = "a string"});
+  if (!v)
+    return invalid_input(fmt::format("'{}' is missing", key), {.where = std::string(where), .expected = "a string"});
   if (v->is_string()) return std::string(v->get_string());
   return wrong_type(key, where, "a string", *v);
 }

@@ -19,14 +19,18 @@ std::string Error::message() const {
 
 int exit_code(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::kGateFailed: return 1;
-    case ErrorKind::kDoesNotFit: return 3;
-    case ErrorKind::kInterrupted: return 4;
+    case ErrorKind::kGateFailed:
+      return 1;
+    case ErrorKind::kDoesNotFit:
+      return 3;
+    case ErrorKind::kInterrupted:
+      return 4;
     case ErrorKind::kInvalidInput:
     case ErrorKind::kUnsupported:
     case ErrorKind::kNotFinite:
     case ErrorKind::kIo:
-    case ErrorKind::kInternal: return 2;
+    case ErrorKind::kInternal:
+      return 2;
   }
   return 2;
 }

@@ -24,10 +24,10 @@ enum class ErrorKind {
 struct Error {
   ErrorKind kind = ErrorKind::kInternal;
   std::string what;
-  std::string where;     // file, tensor, offset, flag
+  std::string where;  // file, tensor, offset, flag
   std::string expected;
   std::string found;
-  std::string hint;      // what to try
+  std::string hint;  // what to try
 
   std::string message() const;
 };
@@ -60,17 +60,32 @@ class [[nodiscard]] Result {
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  T& value() & { assert(ok()); return *std::get_if<0>(&state_); }
-  const T& value() const& { assert(ok()); return *std::get_if<0>(&state_); }
-  T&& value() && { assert(ok()); return std::move(*std::get_if<0>(&state_)); }
+  T& value() & {
+    assert(ok());
+    return *std::get_if<0>(&state_);
+  }
+  const T& value() const& {
+    assert(ok());
+    return *std::get_if<0>(&state_);
+  }
+  T&& value() && {
+    assert(ok());
+    return std::move(*std::get_if<0>(&state_));
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
-  const Error& error() const& { assert(!ok()); return *std::get_if<1>(&state_); }
-  Error&& error() && { assert(!ok()); return std::move(*std::get_if<1>(&state_)); }
+  const Error& error() const& {
+    assert(!ok());
+    return *std::get_if<1>(&state_);
+  }
+  Error&& error() && {
+    assert(!ok());
+    return std::move(*std::get_if<1>(&state_));
+  }
 
  private:
   std::variant<T, Error> state_;
@@ -85,8 +100,14 @@ class [[nodiscard]] Result<void> {
 
   bool ok() const { return !error_.has_value(); }
   explicit operator bool() const { return ok(); }
-  const Error& error() const& { assert(!ok()); return *error_; }
-  Error&& error() && { assert(!ok()); return std::move(*error_); }
+  const Error& error() const& {
+    assert(!ok());
+    return *error_;
+  }
+  Error&& error() && {
+    assert(!ok());
+    return std::move(*error_);
+  }
 
  private:
   std::optional<Error> error_;
@@ -97,17 +118,17 @@ using Status = Result<void>;
 }  // namespace tare
 
 // Leave the function with the error of `expr`, if it has one. Works in functions that return any Result.
-#define TARE_TRY(expr)                                        \
-  do {                                                        \
-    auto tare_status_ = (expr);                               \
+#define TARE_TRY(expr)                                              \
+  do {                                                              \
+    auto tare_status_ = (expr);                                     \
     if (!tare_status_.ok()) return std::move(tare_status_).error(); \
   } while (false)
 
 // Declare `decl` from the value of `expr`, or leave the function with its error.
 #define TARE_CONCAT_INNER(a, b) a##b
 #define TARE_CONCAT(a, b) TARE_CONCAT_INNER(a, b)
-#define TARE_ASSIGN_IMPL(decl, expr, tmp)     \
-  auto tmp = (expr);                          \
+#define TARE_ASSIGN_IMPL(decl, expr, tmp)       \
+  auto tmp = (expr);                            \
   if (!tmp.ok()) return std::move(tmp).error(); \
   decl = std::move(tmp).value()
 #define TARE_ASSIGN(decl, expr) TARE_ASSIGN_IMPL(decl, expr, TARE_CONCAT(tare_result_, __LINE__))

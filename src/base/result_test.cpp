@@ -6,7 +6,8 @@ namespace tare {
 namespace {
 
 TEST(Error, TellsEverythingInOneLine) {
-  const Error error = invalid_input("bad header", {.where = "a.bin", .expected = "8 bytes", .found = "3", .hint = "copy it again"});
+  const Error error =
+      invalid_input("bad header", {.where = "a.bin", .expected = "8 bytes", .found = "3", .hint = "copy it again"});
   EXPECT_EQ(error.message(), "bad header (a.bin): expected 8 bytes, found 3; copy it again");
   EXPECT_EQ(exit_code(error.kind), 2);
 }

@@ -101,7 +101,9 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : impl_->workers) worker.join();
 }
 
-int ThreadPool::size() const { return static_cast<int>(impl_->workers.size()) + 1; }
+int ThreadPool::size() const {
+  return static_cast<int>(impl_->workers.size()) + 1;
+}
 
 void ThreadPool::run_erased(void (*call)(void*, int), void* context) {
   [[maybe_unused]] const bool was_busy = impl_->busy.exchange(true);
@@ -117,7 +119,10 @@ void ThreadPool::run_erased(void (*call)(void*, int), void* context) {
   call(context, 0);
   for (int spins = 0; impl_->pending.load(std::memory_order_acquire) != 0; ++spins) {
     // More threads than cores: let the others run instead of burning their time.
-    if (spins < kSpinRounds) relax(); else std::this_thread::yield();
+    if (spins < kSpinRounds)
+      relax();
+    else
+      std::this_thread::yield();
   }
   impl_->busy.store(false);
 }

@@ -23,7 +23,8 @@ class ThreadPool {
   /// Calls body(thread_index) once on each thread and returns when all are done. body must not throw.
   template <class Body>
   void run(Body&& body) {
-    run_erased([](void* context, int thread) { (*static_cast<std::remove_reference_t<Body>*>(context))(thread); }, &body);
+    run_erased([](void* context, int thread) { (*static_cast<std::remove_reference_t<Body>*>(context))(thread); },
+               &body);
   }
 
   /// Calls body(begin, end) for disjoint ranges that cover [0, count), each at most `grain` long.

@@ -14,7 +14,8 @@ namespace tare::testing {
 namespace fs = std::filesystem;
 
 std::optional<std::string> fixtures_root() {
-  if (const char* set = std::getenv("TARE_FIXTURES")) return fs::exists(set) ? std::optional<std::string>(set) : std::nullopt;
+  if (const char* set = std::getenv("TARE_FIXTURES"))
+    return fs::exists(set) ? std::optional<std::string>(set) : std::nullopt;
   const std::string beside = "../shared/fixtures";
   return fs::exists(beside) ? std::optional<std::string>(fs::absolute(beside).string()) : std::nullopt;
 }
@@ -48,7 +49,8 @@ std::string scratch_directory(const std::string& name) {
     }
   };
   static Cleaner cleaner;
-  const std::string path = (fs::temp_directory_path() / ("tare-test-" + std::to_string(::getpid()) + "-" + name)).string();
+  const std::string path =
+      (fs::temp_directory_path() / ("tare-test-" + std::to_string(::getpid()) + "-" + name)).string();
   fs::remove_all(path);
   fs::create_directories(path);
   cleaner.paths.push_back(path);

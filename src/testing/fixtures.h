@@ -11,7 +11,8 @@ namespace tare::testing {
 /// Nothing when it does not exist (a user's clone).
 std::optional<std::string> fixtures_root();
 
-/// Text of a file, plain or .xz (given without the ending, the .xz form is tried). Test helper: fails the test on error.
+/// Text of a file, plain or .xz (given without the ending, the .xz form is tried). Test helper: fails the test on
+/// error.
 std::string read_fixture(const std::string& path);
 
 /// A scratch folder, removed at exit of the process.
@@ -19,12 +20,12 @@ std::string scratch_directory(const std::string& name);
 
 }  // namespace tare::testing
 
-// First line of a test that needs the large reference data. Without it the test is skipped with a printed reason, and with
-// CI=true that skip is a failure.
-#define TARE_NEEDS_FIXTURE(variable, relative)                                                                        \
-  const auto variable##_root_ = ::tare::testing::fixtures_root();                                                     \
-  if (!variable##_root_) {                                                                                            \
-    if (std::getenv("CI")) FAIL() << "reference data missing in CI: " << relative;                                    \
-    GTEST_SKIP() << "skipped: needs " << relative << " (set TARE_FIXTURES to the folder of the reference data)";      \
-  }                                                                                                                   \
+// First line of a test that needs the large reference data. Without it the test is skipped with a printed reason, and
+// with CI=true that skip is a failure.
+#define TARE_NEEDS_FIXTURE(variable, relative)                                                                   \
+  const auto variable##_root_ = ::tare::testing::fixtures_root();                                                \
+  if (!variable##_root_) {                                                                                       \
+    if (std::getenv("CI")) FAIL() << "reference data missing in CI: " << relative;                               \
+    GTEST_SKIP() << "skipped: needs " << relative << " (set TARE_FIXTURES to the folder of the reference data)"; \
+  }                                                                                                              \
   const std::string variable = *variable##_root_ + "/" + (relative)
