@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "machine/isa.h"
+#include "tensor/quantized_tensor.h"
+#include "tensor/scheme.h"
+
+/// Matrix products y[M,N] = x[M,K] * w[N,K]^T (+ bias[N]) over every weight form.
+///
+/// One row of the registry is one kernel. It is asked about a `LinearProblem`, prepacks the weight once into its own
+/// layout, and then runs for any M. Promise P1: each output is one accumulator chain in fixed k order, so a row of y is
+/// bitwise the same whatever M, the neighbours and the number of threads.
+namespace tare::kernels {
+
+/// What a kernel is asked to compute; from headers alone, so that `plan` and `explain` can ask too.
+struct LinearProblem {
+  int64_t n = 0;
+  int64_t k = 0;
+  std::variant<tensor::DType, tensor::QuantSpec> weight;
+  tensor::ActivationSpec activation;
+  bool bias = false;
+};
+
+/// How a kernel wants its input.
+enum class ActivationLayout {
+  kRowMajor,  // [M][K], rows `row_stride` elements apart
+};
+
+/// The form of the input that a kernel row asks for and that fused producers (norm, SiLU*up, attention output) emit.
+struct ActivationForm {
+  tensor::DType dtype = tensor::DType::kF32;  // kF32, or kI8 with one scale per token
+  ActivationLayout layout = ActivationLayout::kRowMajor;
+  tensor::ActivationSpec quantizer;  // kI8: how the codes are made
+
+  bool operator==(const ActivationForm&) const = default;
+};
+
+/// M tokens in the form a kernel asked for. Non-owning.
+struct Activations {
+  ActivationForm form;
+  int64_t m = 0;
+  int64_t k = 0;
+  const void* data = nullptr;
+  int64_t row_stride = 0;            // elements
+  const float* scale = nullptr;      // [M]: x ~ scale * (q - zero), kI8 only
+  const int32_t* row_sum = nullptr;  // [M]: sum over k of q, kI8 only
+};
+
+/// Yes, or why not.
+struct Verdict {
+  bool ok = true;
+  std::string reason;
+
+  static Verdict yes() { return {}; }
+  static Verdict no(std::string why) { return {false, std::move(why)}; }
+};
+
+/// A weight in the layout of the kernel that packed it. Only that kernel may run it.
+class PackedLinear {
+ public:
+  virtual ~PackedLinear() = default;
+  virtual int64_t bytes() const = 0;  // held in memory
+};
+
+/// One kernel: its registry row.
+struct LinearKernel {
+  std::string_view name;  // op_format_where, e.g. gemm_w4a8_avx512vnni
+  std::string_view op;    // gemm, gemm_w4a8, ...
+  machine::Isa isa = machine::Isa::kReference;
+
+  /// Pure; from headers alone.
+  Verdict (*can_implement)(const LinearProblem&, const machine::Capabilities&) = nullptr;
+  ActivationForm (*form)(const LinearProblem&) = nullptr;
+  /// Scratch that `run` needs for M tokens, all threads together.
+  int64_t (*workspace_bytes)(const LinearProblem&, int64_t m, int threads) = nullptr;
+  /// parts: row blocks that together have problem.n rows, all of the problem's form. bias: [N] f32 or empty.
+  Result<std::unique_ptr<PackedLinear>> (*prepack)(const LinearProblem&, std::span<const tensor::Weight> parts,
+                                                   std::span<const float> bias, ThreadPool&) = nullptr;
+  /// out: [M][out_stride] f32, columns [0, N) written. No allocation.
+  void (*run)(const PackedLinear&, const Activations&, float* out, int64_t out_stride, std::span<std::byte> workspace,
+              ThreadPool&) = nullptr;
+};
+
+/// Why each kernel before the chosen one was passed over.
+struct Rejection {
+  std::string kernel;
+  std::string reason;
+};
+
+struct Selection {
+  const LinearKernel* kernel = nullptr;
+  std::vector<Rejection> rejected;
+};
+
+/// Kernels in order of preference; plugins append. A value, built by `builtin_linear_kernels()` and passed on.
+using LinearRegistry = std::vector<const LinearKernel*>;
+LinearRegistry builtin_linear_kernels();
+
+/// The first kernel that says yes. `forced` (from --kernel) skips all others; its refusal is an error, and so is an
+/// unknown name.
+Result<Selection> select_linear(const LinearRegistry& registry, const LinearProblem& problem,
+                                const machine::Capabilities& caps, std::string_view forced = {});
+
+}  // namespace tare::kernels
