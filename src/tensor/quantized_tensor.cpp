@@ -450,9 +450,10 @@ void dequantize(const QuantizedTensor& source, int64_t begin, int64_t end, float
           const float c = out[k];
           const float z = constant_zero ? *constant_zero : zero_grid ? zero_grid->value(at(*zero_grid, n, k)) : 0.0f;
           const float outer = f.A ? f.A->value(outer_at(*f.A, n, k)) : 1.0f;
-          float scale = f.a ? f.a->value(at(*f.a, n, k)) : 1.0f;
-          if (f.A) scale = f.A_divides ? scale / outer : outer * scale;
-          float w = scale * (constant_zero || zero_grid ? c - z : c);
+          const float inner = f.a ? f.a->value(at(*f.a, n, k)) : 1.0f;
+          const float centred = constant_zero || zero_grid ? c - z : c;
+          const auto apply_outer = [&](float x) { return !f.A ? x : f.A_divides ? x / outer : outer * x; };
+          float w = f.code_first ? apply_outer(inner * centred) : apply_outer(inner) * centred;
           if (f.b) {
             float minimum = f.b->value(at(*f.b, n, k));
             if (f.B_is_A) minimum = outer * minimum;

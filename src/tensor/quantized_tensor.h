@@ -87,6 +87,9 @@ struct QuantizedFields {
   std::optional<Grid> a;  // inner multiplier, none = 1
   std::optional<Grid> A;  // outer multiplier, none = 1
   bool A_divides = false;
+  // kScaleFirst: A * (a * (c - z)) instead of (A * a) * (c - z), where the files' own tools multiply (or divide) in
+  // that order. It decides last bits only, so it is no part of QuantSpec.
+  bool code_first = false;
   std::variant<std::monostate, float, Grid> z;  // zero point in code units: none, constant, or a grid
   std::optional<Grid> b;                        // additive term
   std::optional<Grid> B;                        // its outer multiplier, none = 1

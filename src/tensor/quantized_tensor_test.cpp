@@ -52,6 +52,23 @@ TEST(QuantizedTensor, WorkedExampleOfProgressiveGroups) {
   EXPECT_EQ(std::inner_product(std::begin(w8), std::end(w8), std::begin(xq), 0), 10363);
 }
 
+TEST(QuantizedTensor, OrderOfOperationsDecidesTheLastBit) {
+  // 13 * 0.1f / 0.3f: rounding after the product and after the quotient differ.
+  for (const bool code_first : {false, true}) {
+    QuantizedFields f{.n = 1, .k = 1};
+    f.codes = pack({13}, 1, 4);
+    f.a = *Grid::make(GridType::kF32, 1, 1, 1, 1, bytes_of<float>({0.1f}));
+    f.A = *Grid::make(GridType::kF32, 1, 1, 1, 1, bytes_of<float>({0.3f}));
+    f.A_divides = true;
+    f.code_first = code_first;
+    const float quotient = 0.1f / 0.3f;
+    const float product = 13.0f * 0.1f;
+    const float expected = code_first ? product / 0.3f : quotient * 13.0f;
+    EXPECT_EQ(dequantize(*QuantizedTensor::make(std::move(f)))[0], expected) << code_first;
+  }
+  EXPECT_NE((13.0f * 0.1f) / 0.3f, (0.1f / 0.3f) * 13.0f);
+}
+
 TEST(QuantizedTensor, ScaleFirstByHand) {
   // 2 rows, K = 5, groups of 2 (last one short), zeros 1 and 16, minima doubled by an outer term.
   QuantizedFields f{.n = 2, .k = 5, .bits = 3};
