@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <condition_variable>
 #include <fstream>
 #include <mutex>
@@ -133,7 +134,7 @@ int owned_cpu_count() {
   std::string quota;
   double period = 0;
   if (quota_file >> quota >> period && quota != "max" && period > 0) {
-    count = std::min(count, std::max(1, static_cast<int>(std::stod(quota) / period + 0.5)));
+    count = std::min(count, std::max(1, static_cast<int>(std::lround(std::stod(quota) / period))));
   }
   return std::max(1, count);
 }

@@ -49,8 +49,7 @@ std::string scratch_directory(const std::string& name) {
     }
   };
   static Cleaner cleaner;
-  const std::string path =
-      (fs::temp_directory_path() / ("tare-test-" + std::to_string(::getpid()) + "-" + name)).string();
+  std::string path = (fs::temp_directory_path() / ("tare-test-" + std::to_string(::getpid()) + "-" + name)).string();
   fs::remove_all(path);
   fs::create_directories(path);
   cleaner.paths.push_back(path);
