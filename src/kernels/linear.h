@@ -19,6 +19,22 @@
 /// One row of the registry is one kernel. It is asked about a `LinearProblem`, prepacks the weight once into its own
 /// layout, and then runs for any M. Promise P1: each output is one accumulator chain in fixed k order, so a row of y is
 /// bitwise the same whatever M, the neighbours and the number of threads.
+///
+/// To add a kernel: write its row in its own file (`kernels/<where>/<name>.cpp`, `extern const LinearKernel kName;`),
+/// put it into the table of registry.cpp at its place in the order of preference. The one sweep
+/// (linear_sweep_test.cpp) and the start-up self-test then run it on every form it claims, against
+/// reference/gemm.cpp. What kernels share:
+///
+/// Integer path, exact on every ISA level (promises P2, P3). Activations are integer codes q with one scale sx and
+/// maybe one zero zx per token; weights are integers (one scale per row, or progressive groups). acc, wsum, xsum are
+/// exact int32 sums:
+///     acc[m,n] = sum_k q[m,k] * w[n,k]  -  zx[m] * sum_k w[n,k]      w = c - z, or a*c + b of Rule::kIntegerFirst
+///     y = float(acc) * (S[n] * sx[m])                                S = A*a (a/A where A divides)
+///     y = y + R[n] * (sx[m] * float(xsum[m] - zx[m] * K))            where the rows have a minimum R = B*b
+///     y = y + bias[n]                                                each product and sum rounded to f32, in this
+///     order
+/// Everything else: products of dequantized weights and activations, accumulated in f32 within the usual bound
+/// (docs/decisions/kernels-*.md); the reference accumulates in double.
 namespace tare::kernels {
 
 /// What a kernel is asked to compute; from headers alone, so that `plan` and `explain` can ask too.
@@ -39,12 +55,14 @@ enum class ActivationLayout {
 struct ActivationForm {
   tensor::DType dtype = tensor::DType::kF32;  // kF32, or kI8 with one scale per token
   ActivationLayout layout = ActivationLayout::kRowMajor;
-  tensor::ActivationSpec quantizer;  // kI8: how the codes are made
+  tensor::ActivationSpec quantizer;  // kI8: how the codes are made (type kS8, per tensor or token, no outliers)
 
   bool operator==(const ActivationForm&) const = default;
 };
 
-/// M tokens in the form a kernel asked for. Non-owning.
+/// M tokens in the form a kernel asked for. Non-owning. See activations.h for making them.
+/// kI8: rows start at multiples of 64 bytes and are padded with code 0 up to row_stride, a multiple of 64. Codes lie in
+/// [-127, 127] when dynamic and symmetric, else in [-128, 127]. A token with NaN or inf has scale NaN and codes 0.
 struct Activations {
   ActivationForm form;
   int64_t m = 0;
@@ -52,7 +70,8 @@ struct Activations {
   const void* data = nullptr;
   int64_t row_stride = 0;            // elements
   const float* scale = nullptr;      // [M]: x ~ scale * (q - zero), kI8 only
-  const int32_t* row_sum = nullptr;  // [M]: sum over k of q, kI8 only
+  const int32_t* zero = nullptr;     // [M], kI8 only, nullptr when all are 0
+  const int32_t* row_sum = nullptr;  // [M]: sum over k of q (zero not subtracted), kI8 only
 };
 
 /// Yes, or why not.
@@ -106,8 +125,17 @@ using LinearRegistry = std::vector<const LinearKernel*>;
 LinearRegistry builtin_linear_kernels();
 
 /// The first kernel that says yes. `forced` (from --kernel) skips all others; its refusal is an error, and so is an
-/// unknown name.
+/// unknown name (the error lists the names). Kernels above `caps.isa` are refused before they are asked.
 Result<Selection> select_linear(const LinearRegistry& registry, const LinearProblem& problem,
                                 const machine::Capabilities& caps, std::string_view forced = {});
+
+/// Whether the kernel computes on this machine what the reference computes: small problems of every form it claims, at
+/// several M. A mismatch names form, shape and the two values. Milliseconds.
+Status self_test(const LinearKernel& kernel, const machine::Capabilities& caps, ThreadPool& pool);
+
+/// Kernels that `caps` has and that pass their self-test, in the order of `registry`; what was dropped, and why, goes
+/// to `dropped`. Run once at start-up.
+LinearRegistry available_linear_kernels(const LinearRegistry& registry, const machine::Capabilities& caps,
+                                        ThreadPool& pool, std::vector<Rejection>* dropped = nullptr);
 
 }  // namespace tare::kernels

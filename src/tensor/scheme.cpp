@@ -73,6 +73,8 @@ std::string describe(const ActivationSpec& spec) {
       text += fmt::format(" per token and {} channels", spec.group_size);
       break;
   }
+  if (!spec.symmetric || spec.zero != 0) text += " asymmetric";
+  if (spec.outlier_threshold > 0) text += fmt::format(", outliers from {} on apart", spec.outlier_threshold);
   return text;
 }
 

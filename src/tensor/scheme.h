@@ -62,9 +62,10 @@ struct ActivationSpec {
   ActivationGranularity granularity = ActivationGranularity::kToken;
   int64_t group_size = 0;  // kTokenGroup
   bool dynamic = true;
-  float scale = 0;              // static only; x ~ scale * (q - zero)
-  int32_t zero = 0;             // static asymmetric only
-  float cap = 0;                // upper bound of the dynamic scale, 0 = none (fbgemm scale_ub)
+  bool symmetric = true;  // dynamic integer codes: false = the range [min, max] with a zero point; static: see zero
+  float scale = 0;        // static only; x ~ scale * (q - zero)
+  int32_t zero = 0;       // static asymmetric only
+  float cap = 0;          // upper bound of the dynamic amax, 0 = none (fbgemm activation_scale_ub)
   float outlier_threshold = 0;  // LLM.int8: |x| above it stays in floating point; 0 = off
 
   bool operator==(const ActivationSpec&) const = default;

@@ -1,0 +1,60 @@
+#include <fmt/format.h>
+
+#include "kernels/linear.h"
+
+namespace tare::kernels {
+
+namespace {
+
+Verdict ask(const LinearKernel& kernel, const LinearProblem& problem, const machine::Capabilities& caps) {
+  if (kernel.isa > caps.isa) {
+    return Verdict::no(
+        fmt::format("needs {}, allowed here is {}", machine::isa_name(kernel.isa), machine::isa_name(caps.isa)));
+  }
+  return kernel.can_implement(problem, caps);
+}
+
+}  // namespace
+
+Result<Selection> select_linear(const LinearRegistry& registry, const LinearProblem& problem,
+                                const machine::Capabilities& caps, std::string_view forced) {
+  Selection selection;
+  std::string names;
+  for (const LinearKernel* kernel : registry) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", kernel->name);
+    if (!forced.empty() && kernel->name != forced) continue;
+    Verdict verdict = ask(*kernel, problem, caps);
+    if (verdict.ok) {
+      selection.kernel = kernel;
+      return selection;
+    }
+    selection.rejected.push_back({std::string(kernel->name), std::move(verdict.reason)});
+  }
+  if (forced.empty()) return unsupported("no kernel takes this matrix");
+  if (selection.rejected.empty()) {
+    return invalid_input("unknown kernel",
+                         {.where = "--kernel", .expected = names, .found = fmt::format("'{}'", forced)});
+  }
+  return unsupported("the forced kernel refuses this matrix",
+                     {.where = fmt::format("--kernel {}", forced), .found = selection.rejected.front().reason});
+}
+
+LinearRegistry available_linear_kernels(const LinearRegistry& registry, const machine::Capabilities& caps,
+                                        ThreadPool& pool, std::vector<Rejection>* dropped) {
+  LinearRegistry available;
+  for (const LinearKernel* kernel : registry) {
+    std::string reason;
+    if (kernel->isa > caps.isa) {
+      reason = fmt::format("needs {}, allowed here is {}", machine::isa_name(kernel->isa), machine::isa_name(caps.isa));
+    } else if (Status test = self_test(*kernel, caps, pool); !test.ok()) {
+      reason = test.error().message();
+    } else {
+      available.push_back(kernel);
+      continue;
+    }
+    if (dropped) dropped->push_back({std::string(kernel->name), std::move(reason)});
+  }
+  return available;
+}
+
+}  // namespace tare::kernels
