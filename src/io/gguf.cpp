@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "base/checked.h"
 #include "io/gguf_keys.h"
@@ -17,7 +16,6 @@ namespace {
 
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxAlignment = uint64_t{1} << 30;
-constexpr uint32_t kMaxRank = 4;   // GGML_MAX_DIMS
 constexpr int kMaxArrayDepth = 4;  // arrays of arrays exist in the specification, not in files
 constexpr uint64_t kMaxNestedArrays = 65536;
 constexpr uint64_t kMinPairBytes = 13;    // key length, type, one byte of value
@@ -92,19 +90,19 @@ class Reader {
 Result<const TypeRow*> read_type(Reader& in, std::string_view key) {
   TARE_ASSIGN(const uint32_t id, in.number<uint32_t>("the type of a metadata value"));
   if (const TypeRow* row = find_row(id)) return row;
-  return in.refuse(fmt::format("unknown type of metadata value {}", quoted(key)), "0 to 12", fmt::format("{}", id));
+  return in.refuse(fmt::format("unknown type of metadata value {}", printable(key)), "0 to 12", fmt::format("{}", id));
 }
 
 Status read_numbers(Reader& in, const TypeRow& row, uint64_t count, std::string_view key, GgufValue& out) {
   const auto bytes = checked_mul(count, row.bytes);
   if (!bytes)
-    return in.refuse(fmt::format("array {} too long", quoted(key)), "a length that fits the file",
+    return in.refuse(fmt::format("array {} too long", printable(key)), "a length that fits the file",
                      fmt::format("{}", count));
-  TARE_ASSIGN(out.raw, in.take(*bytes, fmt::format("metadata value {}", quoted(key))));
+  TARE_ASSIGN(out.raw, in.take(*bytes, fmt::format("metadata value {}", printable(key))));
   if (row.type == GgufType::kBool) {
     for (const std::byte b : out.raw) {
       if (b > std::byte{1}) {
-        return in.refuse(fmt::format("bad truth value in {}", quoted(key)), "0 or 1",
+        return in.refuse(fmt::format("bad truth value in {}", printable(key)), "0 or 1",
                          fmt::format("{}", static_cast<int>(b)));
       }
     }
@@ -116,7 +114,7 @@ Result<GgufValue> read_value(Reader& in, const TypeRow& row, std::string_view ke
 
 Status read_array(Reader& in, std::string_view key, int depth, GgufValue& out) {
   if (depth == kMaxArrayDepth) {
-    return in.refuse(fmt::format("arrays nested too deeply in {}", quoted(key)),
+    return in.refuse(fmt::format("arrays nested too deeply in {}", printable(key)),
                      fmt::format("at most {} levels", kMaxArrayDepth), "more");
   }
   TARE_ASSIGN(const TypeRow* element, read_type(in, key));
@@ -125,12 +123,12 @@ Status read_array(Reader& in, std::string_view key, int depth, GgufValue& out) {
   if (element->bytes > 0) return read_numbers(in, *element, out.count, key, out);
 
   if (element->type == GgufType::kArray && out.count > kMaxNestedArrays) {
-    return in.refuse(fmt::format("too many arrays in {}", quoted(key)), fmt::format("at most {}", kMaxNestedArrays),
+    return in.refuse(fmt::format("too many arrays in {}", printable(key)), fmt::format("at most {}", kMaxNestedArrays),
                      fmt::format("{}", out.count));
   }
   const uint64_t least = element->type == GgufType::kString ? 8 : 12;  // bytes of an empty element
   if (out.count > in.left() / least) {
-    return in.refuse(fmt::format("array {} longer than the file", quoted(key)),
+    return in.refuse(fmt::format("array {} longer than the file", printable(key)),
                      fmt::format("at most {} elements", in.left() / least), fmt::format("{}", out.count));
   }
   if (element->type == GgufType::kString) {
@@ -152,7 +150,7 @@ Result<GgufValue> read_value(Reader& in, const TypeRow& row, std::string_view ke
   GgufValue out;
   out.type = row.type;
   if (row.type == GgufType::kString) {
-    TARE_ASSIGN(const std::string_view text, in.string(fmt::format("metadata value {}", quoted(key))));
+    TARE_ASSIGN(const std::string_view text, in.string(fmt::format("metadata value {}", printable(key))));
     out.strings.push_back(text);
   } else if (row.type == GgufType::kArray) {
     TARE_TRY(read_array(in, key, depth, out));
@@ -175,7 +173,7 @@ Status read_metadata(Reader& in, uint64_t count, std::string_view where, GgufFil
     TARE_ASSIGN(GgufValue value, read_value(in, *row, key, 0));
     TARE_TRY(check_known_key(key, value, where));
     if (!out.key_index.emplace(std::string(key), out.metadata.size()).second) {
-      return in.refuse("metadata key twice", "unique keys", quoted(key));
+      return in.refuse("metadata key twice", "unique keys", printable(key));
     }
     out.metadata.push_back({std::string(key), std::move(value)});
   }
@@ -202,13 +200,13 @@ Result<GgufTensor> read_tensor_info(Reader& in, std::string_view where) {
   TARE_TRY(check_name(name, "tensor name", where));
   out.name = std::string(name);
   TARE_ASSIGN(const uint32_t rank, in.number<uint32_t>("a tensor's rank"));
-  if (rank > kMaxRank) {
-    return in.refuse(fmt::format("bad rank of tensor {}", quoted(name)), "at most 4", fmt::format("{}", rank));
+  if (rank > kMaxGgufRank) {
+    return in.refuse(fmt::format("bad rank of tensor {}", printable(name)), "at most 4", fmt::format("{}", rank));
   }
   for (uint32_t i = 0; i < rank; ++i) {
     TARE_ASSIGN(const uint64_t extent, in.number<uint64_t>("a tensor's shape"));
     if (extent > static_cast<uint64_t>(INT64_MAX)) {
-      return in.refuse(fmt::format("bad shape of tensor {}", quoted(name)), "extents below 2^63",
+      return in.refuse(fmt::format("bad shape of tensor {}", printable(name)), "extents below 2^63",
                        fmt::format("{}", extent));
     }
     out.shape.insert(out.shape.begin(), static_cast<int64_t>(extent));
@@ -217,7 +215,7 @@ Result<GgufTensor> read_tensor_info(Reader& in, std::string_view where) {
   auto row = ggml_type(type);
   if (!row.ok()) {
     Error error = std::move(row).error();
-    error.where = fmt::format("{}, tensor {}", where, quoted(name));
+    error.where = fmt::format("{}, tensor {}", where, printable(name));
     return error;
   }
   out.type = *row;
@@ -239,7 +237,7 @@ Status place_tensors(std::span<const std::byte> bytes, std::string_view where, G
   uint64_t position = 0;  // relative to the data
   const uint64_t data_bytes = bytes.size() - out.data_offset;
   for (GgufTensor& t : out.tensors) {
-    const std::string place = fmt::format("{}, tensor {}", where, quoted(t.name));
+    const std::string place = fmt::format("{}, tensor {}", where, printable(t.name));
     auto size = ggml_tensor_bytes(*t.type, t.shape);
     if (!size.ok()) {
       Error error = std::move(size).error();
@@ -293,7 +291,7 @@ Status read_preamble(Reader& in, std::string_view where, GgufFile& out) {
     return invalid_input("not a GGUF file",
                          {.where = std::string(where),
                           .expected = "'GGUF'",
-                          .found = quoted({reinterpret_cast<const char*>(magic.data()), magic.size()})});
+                          .found = printable({reinterpret_cast<const char*>(magic.data()), magic.size()})});
   }
   TARE_ASSIGN(out.version, in.number<uint32_t>("its version"));
   if (out.version != 0 && (out.version & 0xFFFF) == 0) {
@@ -307,34 +305,6 @@ Status read_preamble(Reader& in, std::string_view where, GgufFile& out) {
                        {.where = std::string(where), .expected = "2 or 3", .hint = "convert the model again"});
   }
   return {};
-}
-
-template <class T>
-T load(std::span<const std::byte> raw, uint64_t i) {
-  T value;
-  std::memcpy(&value, raw.data() + i * sizeof(T), sizeof(T));
-  return value;
-}
-
-Error wrong_type(const GgufFile& file, std::string_view key, std::string_view expected, const GgufValue& value) {
-  return invalid_input(
-      fmt::format("metadata {} has the wrong type", quoted(key)),
-      {.where = file.path,
-       .expected = std::string(expected),
-       .found = value.type == GgufType::kArray ? fmt::format("ARRAY of {}", gguf_type_name(value.element))
-                                               : std::string(gguf_type_name(value.type))});
-}
-
-Result<const GgufValue*> require(const GgufFile& file, std::string_view key, std::string_view expected) {
-  if (const GgufValue* value = file.find(key)) return value;
-  return invalid_input(fmt::format("metadata {} is missing", quoted(key)),
-                       {.where = file.path, .expected = std::string(expected)});
-}
-
-Result<const GgufValue*> require_array(const GgufFile& file, std::string_view key, std::string_view expected) {
-  TARE_ASSIGN(const GgufValue* value, require(file, key, expected));
-  if (value->type != GgufType::kArray) return wrong_type(file, key, expected, *value);
-  return value;
 }
 
 }  // namespace
@@ -361,7 +331,7 @@ Result<GgufFile> parse_gguf(Buffer file, std::string_view where) {
   for (uint64_t i = 0; i < tensor_count; ++i) {
     TARE_ASSIGN(GgufTensor t, read_tensor_info(in, where));
     if (!out.tensor_index.emplace(t.name, out.tensors.size()).second) {
-      return in.refuse("tensor name twice", "unique names", quoted(t.name));
+      return in.refuse("tensor name twice", "unique names", printable(t.name));
     }
     out.tensors.push_back(std::move(t));
   }
@@ -378,146 +348,6 @@ Result<GgufFile> parse_gguf(Buffer file, std::string_view where) {
 Result<GgufFile> open_gguf(const std::string& path) {
   TARE_ASSIGN(Buffer file, map_file(path));
   return parse_gguf(std::move(file), path);
-}
-
-const GgufValue* GgufFile::find(std::string_view key) const {
-  const auto found = key_index.find(key);
-  return found == key_index.end() ? nullptr : &metadata[found->second].value;
-}
-
-const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
-  const auto found = tensor_index.find(name);
-  return found == tensor_index.end() ? nullptr : &tensors[found->second];
-}
-
-Result<uint64_t> GgufFile::get_uint(std::string_view key) const {
-  constexpr std::string_view kExpected = "an unsigned integer";
-  TARE_ASSIGN(const GgufValue* value, require(*this, key, kExpected));
-  if (value->type == GgufType::kU8) return uint64_t{load<uint8_t>(value->raw, 0)};
-  if (value->type == GgufType::kU16) return uint64_t{load<uint16_t>(value->raw, 0)};
-  if (value->type == GgufType::kU32) return uint64_t{load<uint32_t>(value->raw, 0)};
-  if (value->type == GgufType::kU64) return load<uint64_t>(value->raw, 0);
-  return wrong_type(*this, key, kExpected, *value);
-}
-
-Result<int64_t> GgufFile::get_int(std::string_view key) const {
-  constexpr std::string_view kExpected = "a signed integer";
-  TARE_ASSIGN(const GgufValue* value, require(*this, key, kExpected));
-  if (value->type == GgufType::kI8) return int64_t{load<int8_t>(value->raw, 0)};
-  if (value->type == GgufType::kI16) return int64_t{load<int16_t>(value->raw, 0)};
-  if (value->type == GgufType::kI32) return int64_t{load<int32_t>(value->raw, 0)};
-  if (value->type == GgufType::kI64) return load<int64_t>(value->raw, 0);
-  return wrong_type(*this, key, kExpected, *value);
-}
-
-Result<double> GgufFile::get_float(std::string_view key) const {
-  constexpr std::string_view kExpected = "a floating-point number";
-  TARE_ASSIGN(const GgufValue* value, require(*this, key, kExpected));
-  double number = 0;
-  if (value->type == GgufType::kF32) {
-    number = load<float>(value->raw, 0);
-  } else if (value->type == GgufType::kF64) {
-    number = load<double>(value->raw, 0);
-  } else {
-    return wrong_type(*this, key, kExpected, *value);
-  }
-  if (number - number != 0) {  // inf or NaN
-    return invalid_input(fmt::format("metadata {} is not finite", quoted(key)),
-                         {.where = path, .found = fmt::format("{}", number)});
-  }
-  return number;
-}
-
-Result<bool> GgufFile::get_bool(std::string_view key) const {
-  TARE_ASSIGN(const GgufValue* value, require(*this, key, "BOOL"));
-  if (value->type != GgufType::kBool) return wrong_type(*this, key, "BOOL", *value);
-  return load<uint8_t>(value->raw, 0) != 0;
-}
-
-Result<std::string_view> GgufFile::get_string(std::string_view key) const {
-  TARE_ASSIGN(const GgufValue* value, require(*this, key, "STRING"));
-  if (value->type != GgufType::kString) return wrong_type(*this, key, "STRING", *value);
-  return value->strings.front();
-}
-
-Result<uint64_t> GgufFile::get_uint_or(std::string_view key, uint64_t fallback) const {
-  if (!find(key)) return fallback;
-  return get_uint(key);
-}
-Result<double> GgufFile::get_float_or(std::string_view key, double fallback) const {
-  if (!find(key)) return fallback;
-  return get_float(key);
-}
-Result<bool> GgufFile::get_bool_or(std::string_view key, bool fallback) const {
-  if (!find(key)) return fallback;
-  return get_bool(key);
-}
-Result<std::string> GgufFile::get_string_or(std::string_view key, std::string_view fallback) const {
-  if (!find(key)) return std::string(fallback);
-  TARE_ASSIGN(const std::string_view text, get_string(key));
-  return std::string(text);
-}
-
-Result<std::span<const std::string_view>> GgufFile::get_strings(std::string_view key) const {
-  TARE_ASSIGN(const GgufValue* value, require_array(*this, key, "ARRAY of STRING"));
-  if (value->element != GgufType::kString) return wrong_type(*this, key, "ARRAY of STRING", *value);
-  return std::span<const std::string_view>(value->strings);
-}
-
-Result<std::vector<int64_t>> GgufFile::get_ints(std::string_view key) const {
-  constexpr std::string_view kExpected = "ARRAY of integers";
-  TARE_ASSIGN(const GgufValue* value, require_array(*this, key, kExpected));
-  std::vector<int64_t> out(value->raw.empty() ? 0 : value->count);
-  const auto fill = [&]<class T>(T) {
-    for (uint64_t i = 0; i < out.size(); ++i) out[i] = static_cast<int64_t>(load<T>(value->raw, i));
-  };
-  switch (value->element) {
-    case GgufType::kU8:
-      fill(uint8_t{});
-      return out;
-    case GgufType::kI8:
-      fill(int8_t{});
-      return out;
-    case GgufType::kU16:
-      fill(uint16_t{});
-      return out;
-    case GgufType::kI16:
-      fill(int16_t{});
-      return out;
-    case GgufType::kU32:
-      fill(uint32_t{});
-      return out;
-    case GgufType::kI32:
-      fill(int32_t{});
-      return out;
-    case GgufType::kI64:
-      fill(int64_t{});
-      return out;
-    case GgufType::kU64:
-      fill(uint64_t{});
-      if (std::any_of(out.begin(), out.end(), [](int64_t v) { return v < 0; })) {
-        return invalid_input(fmt::format("metadata {} has a number that is too large", quoted(key)), {.where = path});
-      }
-      return out;
-    default:
-      return wrong_type(*this, key, kExpected, *value);
-  }
-}
-
-Result<std::vector<float>> GgufFile::get_floats(std::string_view key) const {
-  TARE_ASSIGN(const GgufValue* value, require_array(*this, key, "ARRAY of F32"));
-  if (value->element != GgufType::kF32) return wrong_type(*this, key, "ARRAY of F32", *value);
-  std::vector<float> out(value->count);
-  if (!out.empty()) std::memcpy(out.data(), value->raw.data(), value->raw.size());
-  return out;
-}
-
-Result<std::vector<bool>> GgufFile::get_bools(std::string_view key) const {
-  TARE_ASSIGN(const GgufValue* value, require_array(*this, key, "ARRAY of BOOL"));
-  if (value->element != GgufType::kBool) return wrong_type(*this, key, "ARRAY of BOOL", *value);
-  std::vector<bool> out(value->count);
-  for (uint64_t i = 0; i < value->count; ++i) out[i] = value->raw[i] != std::byte{0};
-  return out;
 }
 
 }  // namespace tare::io

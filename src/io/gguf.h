@@ -14,6 +14,9 @@
 
 namespace tare::io {
 
+/// Axes of a tensor at most (GGML_MAX_DIMS).
+inline constexpr uint32_t kMaxGgufRank = 4;
+
 /// Types of metadata values, with their numbers in the file.
 enum class GgufType : uint32_t {
   kU8 = 0,

@@ -86,7 +86,7 @@ Status check_known_key(std::string_view key, const GgufValue& value, std::string
     // Lists of counts are written as I32 by some converters and read alike by llama.cpp.
     const bool signed_list = array && known.type == GgufType::kU32 && type == GgufType::kI32;
     if (right_form && (type == known.type || signed_list)) return {};
-    return invalid_input(fmt::format("metadata {} has the wrong type", quoted(key)),
+    return invalid_input(fmt::format("metadata {} has the wrong type", printable(key)),
                          {.where = std::string(where),
                           .expected = describe(known.type, known.form == Form::kArray),
                           .found = describe(type, array)});

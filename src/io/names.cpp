@@ -41,7 +41,7 @@ bool is_valid_utf8(std::string_view text) {
   return true;
 }
 
-std::string quoted(std::string_view text) {
+std::string printable(std::string_view text) {
   std::string out = "'";
   const std::string_view shown = text.substr(0, kShownBytes);
   const bool printable_utf8 = is_valid_utf8(shown);
@@ -60,7 +60,7 @@ std::string quoted(std::string_view text) {
 Status check_name(std::string_view name, std::string_view what, std::string_view where) {
   const auto refuse = [&](const char* expected) -> Status {
     return invalid_input(fmt::format("bad {}", what),
-                         {.where = std::string(where), .expected = expected, .found = quoted(name)});
+                         {.where = std::string(where), .expected = expected, .found = printable(name)});
   };
   if (name.empty()) return refuse("a name that is not empty");
   if (name.size() > kMaxNameBytes) return refuse("at most 65535 bytes");

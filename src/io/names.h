@@ -16,6 +16,6 @@ bool is_valid_utf8(std::string_view text);
 Status check_name(std::string_view name, std::string_view what, std::string_view where);
 
 /// A string from a file for an error message: at most 200 bytes, unprintable ones as \xNN, in quotes.
-std::string quoted(std::string_view text);
+std::string printable(std::string_view text);
 
 }  // namespace tare::io

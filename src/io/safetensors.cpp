@@ -66,11 +66,11 @@ class HeaderHandler {
   bool on_object_end(size_t, error_code& ec) {
     if (level_ == 2 && !in_metadata_) {
       const Entry& entry = entries.back();
-      if (!entry.has_dtype) return stop(fmt::format("tensor {} without dtype", quoted(entry.name)), ec);
-      if (!entry.has_shape) return stop(fmt::format("tensor {} without shape", quoted(entry.name)), ec);
-      if (!entry.has_offsets) return stop(fmt::format("tensor {} without data_offsets", quoted(entry.name)), ec);
+      if (!entry.has_dtype) return stop(fmt::format("tensor {} without dtype", printable(entry.name)), ec);
+      if (!entry.has_shape) return stop(fmt::format("tensor {} without shape", printable(entry.name)), ec);
+      if (!entry.has_offsets) return stop(fmt::format("tensor {} without data_offsets", printable(entry.name)), ec);
       if (entry.offsets.size() != 2) {
-        return stop(fmt::format("{} data_offsets of tensor {}", entry.offsets.size(), quoted(entry.name)), ec);
+        return stop(fmt::format("{} data_offsets of tensor {}", entry.offsets.size(), printable(entry.name)), ec);
       }
     }
     --level_;
@@ -82,7 +82,7 @@ class HeaderHandler {
     const bool is_shape = key_ == "shape";
     if (!is_shape && key_ != "data_offsets") return unexpected("a list", ec);
     bool& seen = is_shape ? entry.has_shape : entry.has_offsets;
-    if (seen) return stop(fmt::format("tensor {} with {} twice", quoted(entry.name), key_), ec);
+    if (seen) return stop(fmt::format("tensor {} with {} twice", printable(entry.name), key_), ec);
     seen = true;
     numbers_ = is_shape ? &entry.shape : &entry.offsets;
     return true;
@@ -105,13 +105,13 @@ class HeaderHandler {
     if (level_ != 2 || numbers_) return unexpected("a string", ec);
     if (in_metadata_) {
       if (!metadata->emplace(key_, std::move(text)).second) {
-        return stop(fmt::format("metadata key {} twice", quoted(key_)), ec);
+        return stop(fmt::format("metadata key {} twice", printable(key_)), ec);
       }
       return true;
     }
     if (key_ != "dtype") return unexpected("a string", ec);
     Entry& entry = entries.back();
-    if (entry.has_dtype) return stop(fmt::format("tensor {} with dtype twice", quoted(entry.name)), ec);
+    if (entry.has_dtype) return stop(fmt::format("tensor {} with dtype twice", printable(entry.name)), ec);
     entry.has_dtype = true;
     entry.dtype = std::move(text);
     return true;
@@ -150,9 +150,9 @@ class HeaderHandler {
   }
   std::string place() const {
     if (level_ == 0) return "instead of the header object";
-    if (level_ == 1) return fmt::format("as value of {}", quoted(key_));
-    if (in_metadata_) return fmt::format("in __metadata__ {}", quoted(key_));
-    return fmt::format("in {} of tensor {}", quoted(key_), quoted(entries.back().name));
+    if (level_ == 1) return fmt::format("as value of {}", printable(key_));
+    if (in_metadata_) return fmt::format("in __metadata__ {}", printable(key_));
+    return fmt::format("in {} of tensor {}", printable(key_), printable(entries.back().name));
   }
   bool unexpected(const char* what, error_code& ec) { return stop(fmt::format("{} {}", what, place()), ec); }
 
@@ -181,14 +181,14 @@ Error not_safetensors(std::string_view start, std::string_view where) {
   if (start.starts_with("PK\x03\x04") || start.starts_with("\x80\x02")) {
     return bad_file("not a safetensors file", where, "safetensors", "a pickle, which may run code and is never loaded");
   }
-  return bad_file("not a safetensors file", where, "a header length and '{'", quoted(start.substr(0, 9)));
+  return bad_file("not a safetensors file", where, "a header length and '{'", printable(start.substr(0, 9)));
 }
 
 Result<tensor::Tensor> tensor_of(const Entry& entry, const Buffer& data, std::string_view where) {
   TARE_TRY(check_name(entry.name, "tensor name", where));
-  const std::string place = fmt::format("{}, tensor {}", where, quoted(entry.name));
+  const std::string place = fmt::format("{}, tensor {}", where, printable(entry.name));
   auto dtype = tensor::parse_dtype(entry.dtype);
-  if (!dtype.ok()) return bad_file("unknown dtype", place, "a safetensors dtype", quoted(entry.dtype));
+  if (!dtype.ok()) return bad_file("unknown dtype", place, "a safetensors dtype", printable(entry.dtype));
   tensor::Shape shape;
   for (const uint64_t extent : entry.shape) {
     if (extent > static_cast<uint64_t>(INT64_MAX)) {
@@ -273,12 +273,12 @@ Result<SafetensorsFile> parse_safetensors(Buffer file, std::string_view where) {
     const uint64_t begin = entry.offsets[0];
     if (begin != position) {
       return bad_file(begin < position ? "tensors overlap" : "hole between tensors",
-                      fmt::format("{}, tensor {}", where, quoted(entry.name)), fmt::format("begin {}", position),
+                      fmt::format("{}, tensor {}", where, printable(entry.name)), fmt::format("begin {}", position),
                       fmt::format("{}", begin));
     }
     position = entry.offsets[1];
     if (!out.index.emplace(entry.name, out.tensors.size()).second) {
-      return bad_file("tensor name twice", where, "unique names", quoted(entry.name));
+      return bad_file("tensor name twice", where, "unique names", printable(entry.name));
     }
     out.tensors.push_back({std::move(entry.name), std::move(made)});
   }
