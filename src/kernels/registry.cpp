@@ -1,3 +1,5 @@
+#include "kernels/gemm_w4a8.h"
+#include "kernels/gemm_w8a8.h"
 #include "kernels/linear.h"
 #include "kernels/reference/gemm.h"
 
@@ -6,7 +8,7 @@ namespace tare::kernels {
 /// Order is preference, nothing else is. The last row takes everything.
 LinearRegistry builtin_linear_kernels() {
   return {
-      &kGemmReference,
+      &kGemmW4A8Avx512Vnni, &kGemmW4A8Avx2, &kGemmW8A8Avx512Vnni, &kGemmW8A8Avx2, &kGemmReference,
   };
 }
 
