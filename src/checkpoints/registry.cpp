@@ -1,0 +1,26 @@
+#include "checkpoints/registry.h"
+
+#include <algorithm>
+
+#include "checkpoints/dense.h"
+#include "checkpoints/gguf.h"
+
+namespace tare::checkpoints {
+
+std::vector<CheckpointFormat> builtin_formats() {
+  return {
+      gguf_format(),
+      dense_format(),
+  };
+}
+
+const CheckpointFormat* find_format(const std::vector<CheckpointFormat>& formats, std::string_view name) {
+  for (const CheckpointFormat& format : formats) {
+    if (format.name == name || std::find(format.aliases.begin(), format.aliases.end(), name) != format.aliases.end()) {
+      return &format;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace tare::checkpoints
