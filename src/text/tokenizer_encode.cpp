@@ -1,0 +1,279 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "text/tokenizer.h"
+#include "text/tokenizer_state.h"
+#include "text/unicode.h"
+
+namespace tare::text {
+
+namespace {
+
+// Words repeat. Remembers the tokens of the words of one call, one word a slot, the later one stays.
+class WordCache {
+ public:
+  explicit WordCache(size_t text_bytes) {
+    // A short text has no words to repeat.
+    if (text_bytes >= 256) slots_.resize(std::min<size_t>(std::bit_ceil(text_bytes / 4), size_t{1} << 15));
+  }
+
+  /// Appends the tokens of `word` to `out`, computed by compute(word, out, dropped) unless remembered.
+  template <class Compute>
+  Status get(std::string_view word, std::vector<TokenSpan>& out, size_t& dropped, Compute compute) {
+    constexpr size_t kLongest = 48;
+    if (slots_.empty() || word.size() > kLongest) return compute(word, out, dropped);
+    const uint64_t hash = hash_bytes(word);
+    Slot& slot = slots_[hash & (slots_.size() - 1)];
+    if (slot.hash == hash && std::string_view(texts_).substr(slot.text, slot.bytes) == word && slot.bytes != 0) {
+      out.insert(out.end(), spans_.begin() + slot.span, spans_.begin() + slot.span + slot.spans);
+      return {};
+    }
+    const size_t before = out.size();
+    const size_t dropped_before = dropped;
+    TARE_TRY(compute(word, out, dropped));
+    if (dropped != dropped_before || texts_.size() > kMaxTexts) return {};
+    slot = {hash, static_cast<uint32_t>(texts_.size()), static_cast<uint32_t>(spans_.size()),
+            static_cast<uint8_t>(word.size()), static_cast<uint8_t>(out.size() - before)};
+    texts_ += word;
+    spans_.insert(spans_.end(), out.begin() + static_cast<std::ptrdiff_t>(before), out.end());
+    return {};
+  }
+
+ private:
+  static constexpr size_t kMaxTexts = size_t{16} << 20;
+  struct Slot {
+    uint64_t hash = 0;
+    uint32_t text = 0;
+    uint32_t span = 0;
+    uint8_t bytes = 0;
+    uint8_t spans = 0;
+  };
+  std::vector<Slot> slots_;
+  std::string texts_;
+  std::vector<TokenSpan> spans_;
+};
+
+// The Digits pre-tokenizer after bytes have become characters: some bytes above 127 look like numbers then.
+void split_byte_digits(const PreTokenizerStep& step, std::string_view text, const std::vector<Piece>& pieces,
+                       std::vector<Piece>& out) {
+  const auto numeric = [&](uint32_t at) {
+    return (char_class_table()[byte_to_char(static_cast<uint8_t>(text[at]))] & kNumericOfDigits) != 0;
+  };
+  for (const Piece& piece : pieces) {
+    uint32_t begin = piece.begin;
+    for (uint32_t at = piece.begin + 1; at < piece.end; ++at) {
+      const bool here = numeric(at);
+      if (here != numeric(at - 1) || (here && step.individual_digits)) {
+        out.push_back({begin, at, kNoToken});
+        begin = at;
+      }
+    }
+    out.push_back({begin, piece.end, kNoToken});
+  }
+}
+
+class Encoder {
+ public:
+  Encoder(const TokenizerState& state, std::string_view text, EncodeOptions options)
+      : state_(state), text_(text), options_(options), cache_(text.size()) {}
+
+  Result<Encoding> run() {
+    std::vector<Piece> pieces;
+    state_.added.find(text_, 0, text_.size(), false, options_.specials_as_text, pieces);
+    out_.ids.reserve(text_.size() / 4 + 8);
+    out_.offsets.reserve(text_.size() / 4 + 8);
+    for (const Piece& piece : pieces) {
+      if (piece.token != kNoToken) {
+        emit(piece.token, {piece.begin, piece.end}, text_.substr(piece.begin, piece.end - piece.begin));
+      } else if (state_.direct &&
+                 leaves_unchanged(state_.parts.normalizer, text_.substr(piece.begin, piece.end - piece.begin))) {
+        TARE_TRY(encode_direct(piece));
+      } else {
+        TARE_TRY(encode_aligned(piece));
+      }
+    }
+    post_process();
+    return std::move(out_);
+  }
+
+ private:
+  void emit(TokenId id, ByteRange range, std::string_view surface) {
+    out_.ids.push_back(id);
+    out_.offsets.push_back(range);
+    if (trims_) surfaces_.emplace_back(surface);
+  }
+
+  Status encode_direct(const Piece& segment) {
+    const auto& bpe = std::get<Bpe>(state_.parts.model);
+    std::vector<Piece> pieces{segment};
+    std::vector<Piece> next;
+    for (const PreTokenizerStep& step : state_.direct_steps) {
+      next.clear();
+      next.reserve((segment.end - segment.begin) / 4 + 4);
+      TARE_TRY(split_pieces(step, text_, pieces, next));
+      std::swap(pieces, next);
+    }
+    for (const PreTokenizerStep& step : state_.direct_byte_steps) {
+      next.clear();
+      if (step.kind == PreTokenizerStep::Kind::kDigits) {
+        split_byte_digits(step, text_, pieces, next);
+      } else {
+        TARE_TRY(split_pieces(step, text_, pieces, next));
+      }
+      std::swap(pieces, next);
+    }
+    const auto compute = [&](std::string_view word, std::vector<TokenSpan>& out, size_t& dropped) -> Status {
+      bpe.encode_bytes(word, out, dropped);
+      return {};
+    };
+    for (const Piece& piece : pieces) {
+      spans_.clear();
+      TARE_TRY(cache_.get(text_.substr(piece.begin, piece.end - piece.begin), spans_, out_.dropped_bytes, compute));
+      uint32_t at = piece.begin;
+      for (const TokenSpan& span : spans_) {
+        uint32_t begin = at;
+        at += span.bytes;
+        uint32_t end = at;
+        // Whole characters.
+        while (begin > 0 && is_continuation(text_[begin])) --begin;
+        while (end < text_.size() && is_continuation(text_[end])) ++end;
+        out_.ids.push_back(span.id);
+        out_.offsets.push_back({begin, end});
+        if (trims_) surfaces_.emplace_back(state_.text_of(span.id));
+      }
+    }
+    return {};
+  }
+
+  Status encode_aligned(const Piece& segment) {
+    AlignedText text;
+    text.append_original(text_.substr(segment.begin, segment.end - segment.begin), segment.begin);
+    TARE_TRY(normalize(state_.parts.normalizer, text, segment.begin));
+    if (text.text.size() > UINT32_MAX / 2) {
+      return invalid_input("text too long after normalization", {.found = fmt::format("{} bytes", text.text.size())});
+    }
+    if (text.text.empty()) return {};
+    std::vector<Piece> pieces;
+    state_.added.find(text.text, 0, text.text.size(), true, options_.specials_as_text, pieces);
+    TARE_TRY(pre_tokenize(state_.parts.pre_tokenizer, text, pieces));
+    const auto compute = [&](std::string_view word, std::vector<TokenSpan>& out, size_t& dropped) -> Status {
+      if (const auto* bpe = std::get_if<Bpe>(&state_.parts.model)) {
+        bpe->encode_chars(state_.parts.vocabulary, word, out, dropped);
+        return {};
+      }
+      return std::get<Unigram>(state_.parts.model).encode(state_.parts.vocabulary, word, out);
+    };
+    for (const Piece& piece : pieces) {
+      const std::string_view here = std::string_view(text.text).substr(piece.begin, piece.end - piece.begin);
+      if (piece.token != kNoToken) {
+        if (here.empty()) continue;
+        emit(piece.token, text.source_of(piece.begin, piece.end), here);
+        continue;
+      }
+      spans_.clear();
+      for (size_t at = 0; at < here.size();) {
+        const size_t end = next_cut(here, at);
+        TARE_TRY(cache_.get(here.substr(at, end - at), spans_, out_.dropped_bytes, compute));
+        at = end;
+      }
+      ByteRange range;
+      size_t at = piece.begin;
+      for (const TokenSpan& span : spans_) {
+        if (span.bytes != 0) {
+          const size_t end = std::min<size_t>(at + span.bytes, piece.end);
+          if (end > at) range = text.source_of(at, end);
+          at = end;
+        }
+        emit(span.id, range, trims_ ? state_.text_of(span.id) : std::string_view());
+      }
+    }
+    return {};
+  }
+
+  // End of the part that can be encoded by itself: before a mark that follows something else.
+  size_t next_cut(std::string_view text, size_t at) const {
+    const std::string& mark = state_.cut_mark;
+    if (mark.empty()) return text.size();
+    while (text.substr(at).starts_with(mark)) at += mark.size();
+    return std::min(text.find(mark, at), text.size());
+  }
+
+  void post_process() {
+    for (const PostProcessorStep& step : state_.parts.post_processor) {
+      if (step.kind == PostProcessorStep::Kind::kTrimOffsets) {
+        trim_offsets(step);
+        continue;
+      }
+      Encoding framed;
+      framed.dropped_bytes = out_.dropped_bytes;
+      for (const PostProcessorStep::Part& part : step.parts) {
+        if (part.text) {
+          framed.ids.insert(framed.ids.end(), out_.ids.begin(), out_.ids.end());
+          framed.offsets.insert(framed.offsets.end(), out_.offsets.begin(), out_.offsets.end());
+        } else if (options_.add_special) {
+          framed.ids.insert(framed.ids.end(), part.ids.begin(), part.ids.end());
+          framed.offsets.insert(framed.offsets.end(), part.ids.size(), ByteRange{});
+        }
+      }
+      out_ = std::move(framed);
+    }
+  }
+
+  // White space at the ends of a token leaves its range; a single space in front of the first stays (it was added).
+  void trim_offsets(const PostProcessorStep& step) {
+    for (size_t i = 0; i < out_.ids.size() && i < surfaces_.size(); ++i) {
+      const std::string_view surface = surfaces_[i];
+      const auto is_space = [](char32_t c) { return c == byte_to_char(' ') || (char_classes(c) & kWhitespace); };
+      size_t leading = 0;
+      size_t trailing = 0;
+      bool only = true;
+      for (size_t at = 0; at < surface.size();) {
+        const DecodedChar c = decode_char(surface.data(), at);
+        at += c.bytes;
+        if (is_space(c.value)) {
+          if (only) ++leading;
+          ++trailing;
+        } else {
+          only = false;
+          trailing = 0;
+        }
+      }
+      ByteRange& range = out_.offsets[i];
+      if (leading > 0) {
+        if ((i == 0 || range.begin == 0) && step.add_prefix_space && leading == 1) leading = 0;
+        for (; leading > 0 && range.begin < range.end; --leading) range.begin += char_bytes(text_[range.begin]);
+      }
+      for (; trailing > 0 && range.end > range.begin; --trailing) {
+        --range.end;
+        while (range.end > range.begin && is_continuation(text_[range.end])) --range.end;
+      }
+    }
+  }
+
+  const TokenizerState& state_;
+  std::string_view text_;
+  EncodeOptions options_;
+  WordCache cache_;
+  Encoding out_;
+  std::vector<TokenSpan> spans_;
+  const bool trims_ = std::any_of(state_.parts.post_processor.begin(), state_.parts.post_processor.end(),
+                                  [](const auto& step) { return step.kind == PostProcessorStep::Kind::kTrimOffsets; });
+  std::vector<std::string> surfaces_;  // the text of each token as the trimming step sees it
+};
+
+}  // namespace
+
+Result<Encoding> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
+  if (text.size() > UINT32_MAX / 4) {
+    return invalid_input("text too long",
+                         {.expected = "less than 1 GiB", .found = fmt::format("{} bytes", text.size())});
+  }
+  if (const auto bad = find_invalid_utf8(text)) {
+    return invalid_input("text is not UTF-8", {.where = fmt::format("byte {}", *bad)});
+  }
+  return Encoder(*state_, text, options).run();
+}
+
+}  // namespace tare::text

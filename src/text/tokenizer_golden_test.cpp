@@ -1,0 +1,121 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "base/json.h"
+#include "testing/fixtures.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_json.h"
+
+namespace tare::text {
+namespace {
+
+using json::object;
+using json::value;
+
+std::vector<TokenId> ids_of(const value& list) {
+  std::vector<TokenId> out;
+  for (const value& id : list.get_array()) out.push_back(static_cast<TokenId>(*json::as_int(id)));
+  return out;
+}
+
+template <class Visit>
+void for_each_line(const std::string& text, Visit visit) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto row = json::parse(line, "golden");
+    ASSERT_TRUE(row.ok()) << row.error().message();
+    visit(row->get_object());
+  }
+}
+
+class TokenizerGolden : public ::testing::TestWithParam<const char*> {};
+
+// Texts and answers of the tokenizers library (fixtures/tokenizers/README.md).
+TEST_P(TokenizerGolden, TokenizerJsonIsExact) {
+  TARE_NEEDS_FIXTURE(path, std::string("tokenizers/") + GetParam());
+  const auto loaded = load_tokenizer_json(tare::testing::read_fixture(path + "/tokenizer.json"), GetParam());
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  const Tokenizer& tokenizer = *loaded;
+  size_t rows = 0;
+  for_each_line(tare::testing::read_fixture(path + "/goldens.jsonl"), [&](const object& row) {
+    ++rows;
+    const std::string id(row.at("id").get_string());
+    const std::string text(row.at("text").get_string());
+    SCOPED_TRACE(id + ": " + text.substr(0, 100));
+    const auto encoded = tokenizer.encode(text, {.add_special = false});
+    ASSERT_TRUE(encoded.ok()) << encoded.error().message();
+    const std::vector<TokenId> ids = ids_of(row.at("ids"));
+    EXPECT_EQ(encoded->ids, ids);
+    std::vector<ByteRange> offsets;
+    for (const value& range : row.at("offsets").get_array()) {
+      const auto pair = ids_of(range);
+      offsets.push_back({static_cast<uint32_t>(pair[0]), static_cast<uint32_t>(pair[1])});
+    }
+    if (encoded->ids == ids) {
+      ASSERT_EQ(encoded->offsets.size(), offsets.size());
+      for (size_t i = 0; i < offsets.size(); ++i) {
+        EXPECT_TRUE(encoded->offsets[i] == offsets[i])
+            << "token " << i << ": [" << encoded->offsets[i].begin << "," << encoded->offsets[i].end << ") for ["
+            << offsets[i].begin << "," << offsets[i].end << ")";
+      }
+    }
+    const std::vector<TokenId> special = ids_of(row.at("ids_special"));
+    EXPECT_EQ(tokenizer.encode(text)->ids, special);
+    EXPECT_EQ(tokenizer.encode(text, {.add_special = false, .specials_as_text = true})->ids,
+              row.contains("ids_plain") ? ids_of(row.at("ids_plain")) : ids);
+    EXPECT_EQ(*tokenizer.decode(ids), std::string(row.at("decode").get_string()));
+    EXPECT_EQ(*tokenizer.decode(ids, true), std::string(row.at("decode_skip").get_string()));
+    EXPECT_EQ(*tokenizer.decode(special), std::string(row.at("decode_special").get_string()));
+    EXPECT_EQ(*tokenizer.decode(special, true), std::string(row.at("decode_special_skip").get_string()));
+    IncrementalDecoder decoder(tokenizer);
+    const auto& increments = row.at("inc").get_array();
+    ASSERT_EQ(increments.size(), ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(*decoder.push(ids[i]), std::string(increments[i].get_string())) << "increment " << i;
+    }
+    EXPECT_EQ(decoder.finish(), std::string(row.at("inc_tail").get_string()));
+  });
+  EXPECT_GT(rows, 100u);
+  for_each_line(tare::testing::read_fixture(path + "/decode.jsonl"), [&](const object& row) {
+    SCOPED_TRACE(std::string(row.at("id").get_string()));
+    const std::vector<TokenId> ids = ids_of(row.at("ids"));
+    EXPECT_EQ(*tokenizer.decode(ids), std::string(row.at("decode").get_string()));
+    EXPECT_EQ(*tokenizer.decode(ids, true), std::string(row.at("decode_skip").get_string()));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TokenizerGolden,
+                         ::testing::Values("smollm2", "gpt2", "phi-2", "llama3", "qwen3", "falcon", "llama2",
+                                           "mistral-v3", "gemma-like-a", "t5-small"),
+                         [](const auto& parameter) {
+                           std::string name = parameter.param;
+                           for (char& c : name) {
+                             if (c == '-') c = '_';
+                           }
+                           return name;
+                         });
+
+// Another set of answers for the demo model, from transformers.
+TEST(Tokenizer, SmolLm2Texts) {
+  TARE_NEEDS_FIXTURE(path, "smollm2/tokens.json");
+  const auto loaded =
+      load_tokenizer_json(tare::testing::read_fixture(*path_root_ + "/tokenizers/smollm2/tokenizer.json"), "smollm2");
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  const auto document = json::parse(tare::testing::read_fixture(path), path);
+  ASSERT_TRUE(document.ok());
+  for (const value& entry : document->get_object().at("texts").get_array()) {
+    const object& row = entry.get_object();
+    const std::string text(row.at("text").get_string());
+    SCOPED_TRACE(std::string(row.at("name").get_string()));
+    const auto ids = loaded->encode(text)->ids;
+    EXPECT_EQ(ids, ids_of(row.at("ids")));
+    EXPECT_EQ(loaded->encode(text, {.specials_as_text = true})->ids, ids_of(row.at("ids_specials_as_text")));
+    EXPECT_EQ(*loaded->decode(ids), std::string(row.at("decoded").get_string()));
+    EXPECT_EQ(*loaded->decode(ids, true), std::string(row.at("decoded_skip_special").get_string()));
+  }
+}
+
+}  // namespace
+}  // namespace tare::text

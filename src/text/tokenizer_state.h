@@ -1,0 +1,76 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/decoder.h"
+#include "text/normalizer.h"
+#include "text/post_processor.h"
+#include "text/pre_tokenizer.h"
+#include "text/tokenizer.h"
+#include "text/unigram.h"
+
+namespace tare::text {
+
+/// How a stream of tokens becomes bytes one token at a time.
+struct StreamRule {
+  enum class Kind { kByteLevel, kPieces, kMetaspace, kSpaced, kWindow };
+  Kind kind = Kind::kWindow;
+  std::vector<DecoderStep> replace;  // kPieces: literal replacements, in order
+  bool byte_fallback = false;        // kPieces
+  std::string strip;                 // kPieces: character dropped at the start of the output ...
+  size_t strip_start = 0;            // ... up to so many times
+};
+
+/// What loaders give: each part as data.
+struct TokenizerParts {
+  Vocabulary vocabulary;  // of the model
+  std::vector<AddedToken> added;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  std::variant<Bpe, Unigram> model;
+  PostProcessor post_processor;
+  Decoder decoder;
+  SpecialTokens special;
+  std::string source;
+  std::vector<std::string> warnings;
+};
+
+/// Everything a Tokenizer knows. Filled once by make_tokenizer.
+struct TokenizerState {
+  TokenizerParts parts;
+  AddedTokens added;
+  size_t vocab_size = 0;
+  std::vector<std::string> late_texts;  // ids from vocabulary.size() on
+  std::unordered_map<std::string, TokenId> added_ids;
+  std::vector<bool> is_special;                           // by id
+  std::unordered_map<TokenId, std::string> decode_texts;  // where decoding reads another text than token_text
+  StreamRule stream;
+
+  // Byte-level models whose pre-tokenizer only cuts need no alignment: they work on the text itself.
+  bool direct = false;
+  PreTokenizer direct_steps;       // before the bytes become characters
+  PreTokenizer direct_byte_steps;  // after that
+  // Text may be cut before this mark when it follows something else (SentencePiece BPE); empty: it may not.
+  std::string cut_mark;
+
+  std::string_view text_of(TokenId id) const {
+    const auto model_size = static_cast<TokenId>(parts.vocabulary.size());
+    return id < model_size ? parts.vocabulary.token(id) : std::string_view(late_texts[id - model_size]);
+  }
+  std::string decode_text_of(TokenId id) const {
+    const auto found = decode_texts.find(id);
+    return found != decode_texts.end() ? found->second : std::string(text_of(id));
+  }
+};
+
+/// Checks that the parts fit (ids dense, no text twice, templates inside the vocabulary) and prepares the fast paths.
+Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where);
+
+}  // namespace tare::text
