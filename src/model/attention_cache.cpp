@@ -1,0 +1,54 @@
+#include "model/attention_cache.h"
+
+#include <algorithm>
+
+namespace tare::model {
+
+kvcache::PagedKvCacheOptions cache_options(const Architecture& arch, const AttentionCache::Options& options) {
+  return {.layers = arch.layers,
+          .kv_heads = arch.kv_heads,
+          .head_dim = arch.head_dim,
+          .block_size = options.block_size,
+          .num_blocks = options.num_blocks,
+          .format = options.format,
+          .layer_formats = options.layer_formats,
+          .scales = options.scales};
+}
+
+Result<AttentionCache> AttentionCache::make(const Architecture& arch, const Options& options, int threads) {
+  TARE_ASSIGN(kvcache::PagedKvCache pages, kvcache::PagedKvCache::make(cache_options(arch, options)));
+  AttentionCache cache(std::move(pages));
+  const kernels::AttentionRegistry registry = kernels::builtin_attention_kernels();
+  int64_t workspace = 0;
+  for (int64_t layer = 0; layer < arch.layers; ++layer) {
+    const kvcache::KvFormat& format = cache.pages_.options().layer_format(layer);
+    BoundLayer bound;
+    bound.problem = {.heads = arch.heads,
+                     .kv_heads = arch.kv_heads,
+                     .head_dim = arch.head_dim,
+                     .scale = arch.attention_scale,
+                     .soft_cap = arch.attention_soft_cap,
+                     .window = arch.plan[static_cast<size_t>(layer)].window,
+                     .k = format.k,
+                     .v = format.v,
+                     .block_size = options.block_size};
+    TARE_ASSIGN(bound.selection,
+                kernels::select_attention(registry, bound.problem, options.caps, options.forced_kernel));
+    workspace = std::max(workspace, bound.selection.kernel->workspace_bytes(bound.problem, options.max_batch_tokens,
+                                                                            options.context, threads));
+    cache.bound_.push_back(std::move(bound));
+  }
+  cache.workspace_ = AlignedBytes(static_cast<size_t>(workspace));
+  return cache;
+}
+
+void AttentionCache::store(int64_t layer, std::span<const kernels::KvAppend> appends, ThreadPool& pool) {
+  bound_[static_cast<size_t>(layer)].selection.kernel->store(pages_.layer(layer), appends, pool);
+}
+
+void AttentionCache::attend(int64_t layer, std::span<const kernels::AttentionSegment> segments, ThreadPool& pool) {
+  const BoundLayer& bound = bound_[static_cast<size_t>(layer)];
+  bound.selection.kernel->run(bound.problem, pages_.layer(layer), segments, workspace_.bytes(), pool);
+}
+
+}  // namespace tare::model

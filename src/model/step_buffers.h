@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/aligned_bytes.h"
+#include "base/thread_pool.h"
+#include "model/architecture.h"
+#include "model/linear.h"
+
+namespace tare::model {
+
+struct Batch;
+
+/// cos and sin of each token of the batch: [M, rotary_dim / 2] each.
+struct RopeTable {
+  int64_t half = 0;
+  std::vector<float> cos;
+  std::vector<float> sin;
+};
+
+/// Scratch of one forward step, made once for the largest batch, and the small operations that fill it. All arrays are
+/// f32.
+class StepBuffers {
+ public:
+  StepBuffers() = default;
+  StepBuffers(const Architecture& arch, std::span<const LinearGroup* const> groups, int64_t max_tokens, int threads,
+              machine::Isa isa);
+
+  float* hidden() { return hidden_.data(); }        // [M, hidden] residual stream
+  float* qkv() { return qkv_.data(); }              // [M, q + k + v]
+  float* attention() { return attention_.data(); }  // [M, heads * head_dim]
+  float* gate_up() { return gate_up_.data(); }      // [M, gate + up]
+  float* mlp() { return mlp_.data(); }              // [M, intermediate]
+  float* branch() { return branch_.data(); }        // [M, hidden] output of attention or mlp before it is added
+  const RopeTable& rope(int index) const { return ropes_[static_cast<size_t>(index)]; }
+
+  void set_positions(const Batch& batch, const Architecture& arch, const std::vector<RopeFrequencies>& frequencies);
+
+  /// RMSNorm of h into a buffer, or h itself when there is no norm.
+  const float* norm_in(const float* h, const std::vector<float>& weight, const Architecture& arch, int64_t m,
+                       ThreadPool& pool);
+  /// hidden += residual_multiplier * norm(branch)
+  void add_branch(const std::vector<float>& norm, const Architecture& arch, int64_t m, ThreadPool& pool);
+  /// mlp = activation(gate) * up
+  void activate(const Architecture& arch, int64_t m, ThreadPool& pool);
+  /// Final norm of chosen rows of hidden, packed.
+  const float* gather_norm(std::span<const int32_t> rows, const std::vector<float>& weight, const Architecture& arch,
+                           ThreadPool& pool);
+
+  /// out[:, all columns of the group] = group(x); x [M, K] is brought into each form that a kernel of the group asks
+  /// for, once.
+  void run_group(const LinearGroup& group, const float* x, int64_t m, float* out, int64_t out_stride, ThreadPool& pool);
+
+  int64_t bytes() const;
+
+ private:
+  std::vector<float> hidden_, normed_, qkv_, attention_, gate_up_, mlp_, branch_, transformed_;
+  std::vector<RopeTable> ropes_;
+  AlignedBytes workspace_;    // of the kernels
+  AlignedBytes activations_;  // input of a kernel in the form it asked for
+  machine::Isa isa_ = machine::Isa::kReference;
+};
+
+/// out [M, K] = x with all transforms applied, in order.
+void apply_transforms(const std::vector<InputTransform>& transforms, const float* x, int64_t m, int64_t k, float* out);
+/// RMSNorm over each of `heads` runs of `width` channels of each row, in place.
+void norm_heads(float* x, int64_t m, int64_t stride, int64_t heads, int64_t width, const std::vector<float>& weight,
+                const Architecture& arch);
+/// Turns channel pairs (j, j + half) of each head in place.
+void apply_rope(float* x, int64_t m, int64_t stride, int64_t heads, int64_t head_dim, const RopeTable& table,
+                ThreadPool& pool);
+/// logits_divisor, then soft cap, in place.
+void finish_logits(float* logits, int64_t count, const Architecture& arch, ThreadPool& pool);
+
+}  // namespace tare::model

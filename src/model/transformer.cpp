@@ -1,0 +1,311 @@
+#include "model/transformer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "model/step_buffers.h"
+#include "model/weight_plan.h"
+
+namespace tare::model {
+
+namespace {
+
+using tensor::ModelWeights;
+using tensor::Tensor;
+using tensor::Weight;
+
+Result<std::vector<float>> load_vector(const ModelWeights& weights, const std::string& name) {
+  TARE_ASSIGN(const Weight weight, weights.load(name));
+  const Tensor* dense = std::get_if<Tensor>(&weight);
+  if (!dense) return invalid_input("expected a dense tensor", {.where = name, .found = "a quantized one"});
+  return tensor::to_f32(*dense);
+}
+
+Result<Linear> load_linear(const ModelWeights& weights, const LayerLinear& linear, int64_t layer) {
+  const std::string name = linear.name + ".weight";
+  Linear out{.name = linear.name, .role = {.layer = layer, .kind = linear.kind}};
+  const tensor::WeightInfo* info = weights.find(name);
+  if (!info) return invalid_input("weight is missing", {.where = name});
+  out.activation = info->activation;
+  TARE_ASSIGN(Weight weight, weights.load(name));
+  out.parts.push_back(std::move(weight));
+  if (linear.bias) {
+    TARE_ASSIGN(out.bias, load_vector(weights, linear.name + ".bias"));
+  }
+  return out;
+}
+
+Result<LinearGroup> load_group(const ModelWeights& weights, const std::vector<LayerLinear>& linears, int64_t layer,
+                               const BindOptions& options, ThreadPool& pool) {
+  std::vector<Linear> loaded;
+  for (const LayerLinear& linear : linears) {
+    TARE_ASSIGN(Linear one, load_linear(weights, linear, layer));
+    loaded.push_back(std::move(one));
+  }
+  return bind_group(std::move(loaded), options, pool);
+}
+
+}  // namespace
+
+Result<BoundLayer> bind_layer(const ModelWeights& weights, const Architecture& arch, int64_t layer,
+                              const BindOptions& options, ThreadPool& pool) {
+  BoundLayer out;
+  const auto norm = [&](const std::string& name, std::vector<float>& into) -> Status {
+    if (name.empty()) return {};
+    TARE_ASSIGN(into, load_vector(weights, norm_name(layer, name)));
+    return {};
+  };
+  TARE_TRY(norm(arch.attention_norm_in, out.attention_norm_in));
+  TARE_TRY(norm(arch.attention_norm_out, out.attention_norm_out));
+  TARE_TRY(norm(arch.mlp_norm_in, out.mlp_norm_in));
+  TARE_TRY(norm(arch.mlp_norm_out, out.mlp_norm_out));
+  if (arch.qk_norm != QkNorm::kNone) {
+    TARE_TRY(norm("self_attn.q_norm", out.q_norm));
+    TARE_TRY(norm("self_attn.k_norm", out.k_norm));
+  }
+  const LayerLinears linears = layer_linears(arch, layer);
+  TARE_ASSIGN(out.qkv, load_group(weights, linears.qkv, layer, options, pool));
+  TARE_ASSIGN(out.o, load_group(weights, linears.o, layer, options, pool));
+  TARE_ASSIGN(out.gate_up, load_group(weights, linears.gate_up, layer, options, pool));
+  TARE_ASSIGN(out.down, load_group(weights, linears.down, layer, options, pool));
+  return out;
+}
+
+struct Transformer::Impl {
+  Architecture arch;
+  Options options;
+  ThreadPool* pool = nullptr;
+  std::vector<RopeFrequencies> frequencies;  // one per Architecture::ropes
+  Weight embedding;
+  std::vector<BoundLayer> layers;
+  std::vector<float> final_norm;
+  LinearGroup head;
+  std::vector<std::string> notes;
+
+  StepBuffers buffers;
+  std::vector<kernels::KvAppend> appends;
+  std::vector<kernels::AttentionSegment> segments;
+
+  void embed(std::span<const int32_t> tokens, float* h) const;
+  void attend(int64_t layer, const Batch& batch, AttentionCache& cache, int64_t qkv_size);
+  void run_layer(int64_t layer, const Batch& batch, AttentionCache& cache, const Observer* observer);
+};
+
+Transformer::Transformer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Transformer::Transformer(Transformer&&) noexcept = default;
+Transformer& Transformer::operator=(Transformer&&) noexcept = default;
+Transformer::~Transformer() = default;
+
+const Architecture& Transformer::architecture() const {
+  return impl_->arch;
+}
+int64_t Transformer::max_batch_tokens() const {
+  return impl_->options.max_batch_tokens;
+}
+const std::vector<std::string>& Transformer::notes() const {
+  return impl_->notes;
+}
+int64_t Transformer::workspace_bytes() const {
+  return impl_->buffers.bytes();
+}
+
+std::vector<LinearRecord> Transformer::records() const {
+  std::vector<LinearRecord> out;
+  const auto add = [&](const LinearGroup& group) {
+    for (const BoundLinear& linear : group) out.push_back(linear.record());
+  };
+  for (const BoundLayer& layer : impl_->layers) {
+    add(layer.qkv);
+    add(layer.o);
+    add(layer.gate_up);
+    add(layer.down);
+  }
+  add(impl_->head);
+  return out;
+}
+
+int64_t Transformer::packed_bytes() const {
+  int64_t total = 0;
+  for (const LinearRecord& record : records()) total += record.packed_bytes;
+  return total;
+}
+
+Result<Transformer> Transformer::load(const ModelWeights& weights, Architecture arch, Options options,
+                                      ThreadPool& pool) {
+  auto impl = std::make_unique<Impl>();
+  TARE_ASSIGN(std::vector<std::string> leftovers, account_weights(weights, arch));
+  for (const std::string& name : leftovers) impl->notes.push_back(fmt::format("known leftover, not read: {}", name));
+  TARE_ASSIGN(const bool tied, head_is_tied(weights, arch));
+  if (tied != arch.tied_head) {
+    impl->notes.push_back(tied ? "the head is the embedding table, as the file says"
+                               : "the file holds its own head although the config ties it: the file's head is used");
+  }
+  if (options.context <= 0) options.context = arch.max_positions;
+  for (const RopeSpec& rope : arch.ropes) impl->frequencies.push_back(rope_frequencies(rope, options.context));
+
+  TARE_ASSIGN(impl->embedding, weights.load(kEmbedding));
+  for (int64_t layer = 0; layer < arch.layers; ++layer) {
+    TARE_ASSIGN(BoundLayer bound, bind_layer(weights, arch, layer, options.bind, pool));
+    impl->layers.push_back(std::move(bound));
+    if (options.progress) options.progress(layer + 1, arch.layers + 1);
+  }
+  TARE_ASSIGN(impl->final_norm, load_vector(weights, kFinalNorm));
+  const tensor::WeightInfo* head_info = weights.find(tied ? kEmbedding : kHead);
+  Linear head{.name = "lm_head", .activation = head_info->activation, .role = {.kind = "lm_head"}};
+  if (tied) {
+    head.parts.push_back(impl->embedding);
+  } else {
+    TARE_ASSIGN(Weight weight, weights.load(kHead));
+    head.parts.push_back(std::move(weight));
+  }
+  std::vector<Linear> heads;
+  heads.push_back(std::move(head));
+  TARE_ASSIGN(impl->head, bind_group(std::move(heads), options.bind, pool));
+  if (options.progress) options.progress(arch.layers + 1, arch.layers + 1);
+
+  impl->arch = std::move(arch);
+  impl->options = std::move(options);
+  impl->pool = &pool;
+  std::vector<const LinearGroup*> groups = {&impl->head};
+  for (const BoundLayer& layer : impl->layers) {
+    for (const LinearGroup* group : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) groups.push_back(group);
+  }
+  impl->buffers =
+      StepBuffers(impl->arch, groups, impl->options.max_batch_tokens, pool.size(), impl->options.bind.caps.isa);
+  return Transformer(std::move(impl));
+}
+
+void Transformer::Impl::embed(std::span<const int32_t> tokens, float* h) const {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    float* row = h + static_cast<int64_t>(i) * arch.hidden;
+    if (const Tensor* dense = std::get_if<Tensor>(&embedding)) {
+      // The dtype was checked when the head or the reader converted it; a failure here is our own mistake.
+      [[maybe_unused]] const Status status = tensor::to_f32(*dense, int64_t{tokens[i]} * arch.hidden, arch.hidden, row);
+      assert(status.ok());
+    } else {
+      tensor::dequantize(std::get<tensor::QuantizedTensor>(embedding), tokens[i], tokens[i] + 1, row);
+    }
+    if (arch.embedding_multiplier != 1.0f) {
+      for (int64_t k = 0; k < arch.hidden; ++k) row[k] *= arch.embedding_multiplier;
+    }
+  }
+}
+
+void Transformer::Impl::attend(int64_t layer, const Batch& batch, AttentionCache& cache, int64_t qkv_size) {
+  appends.clear();
+  segments.clear();
+  int64_t row = 0;
+  for (const SequenceSlice& slice : batch.sequences) {
+    float* q = buffers.qkv() + row * qkv_size;
+    appends.push_back({.k = q + arch.q_size(),
+                       .k_stride = qkv_size,
+                       .v = q + arch.q_size() + arch.kv_size(),
+                       .v_stride = qkv_size,
+                       .count = slice.count,
+                       .position = slice.first_position,
+                       .blocks = slice.block_table.data()});
+    segments.push_back({.q = q,
+                        .q_stride = qkv_size,
+                        .count = slice.count,
+                        .position = slice.first_position,
+                        .blocks = slice.block_table.data(),
+                        .out = buffers.attention() + row * arch.q_size(),
+                        .out_stride = arch.q_size()});
+    row += slice.count;
+  }
+  cache.store(layer, appends, *pool);
+  cache.attend(layer, segments, *pool);
+}
+
+void Transformer::Impl::run_layer(int64_t index, const Batch& batch, AttentionCache& cache, const Observer* observer) {
+  const BoundLayer& layer = layers[static_cast<size_t>(index)];
+  const LayerPlan& plan = arch.plan[static_cast<size_t>(index)];
+  const auto m = static_cast<int64_t>(batch.tokens.size());
+  const int64_t q_size = arch.q_size();
+  const int64_t kv_size = arch.kv_size();
+  const int64_t qkv_size = q_size + 2 * kv_size;
+  StepBuffers& b = buffers;
+  const auto observe = [&](Site site, const float* x, int64_t k) {
+    if (observer && observer->input) observer->input(index, site, x, m, k);
+  };
+
+  const float* x = b.norm_in(b.hidden(), layer.attention_norm_in, arch, m, *pool);
+  observe(Site::kQkv, x, arch.hidden);
+  b.run_group(layer.qkv, x, m, b.qkv(), qkv_size, *pool);
+  float* q = b.qkv();
+  float* k = q + q_size;
+  if (arch.qk_norm == QkNorm::kPerHead) {
+    norm_heads(q, m, qkv_size, arch.heads, arch.head_dim, layer.q_norm, arch);
+    norm_heads(k, m, qkv_size, arch.kv_heads, arch.head_dim, layer.k_norm, arch);
+  } else if (arch.qk_norm == QkNorm::kFull) {
+    norm_heads(q, m, qkv_size, 1, q_size, layer.q_norm, arch);
+    norm_heads(k, m, qkv_size, 1, kv_size, layer.k_norm, arch);
+  }
+  if (plan.rope >= 0) {
+    const RopeTable& table = b.rope(plan.rope);
+    apply_rope(q, m, qkv_size, arch.heads, arch.head_dim, table, *pool);
+    apply_rope(k, m, qkv_size, arch.kv_heads, arch.head_dim, table, *pool);
+  }
+  if (observer && observer->keys) observer->keys(index, q, qkv_size, k, qkv_size, m);
+  attend(index, batch, cache, qkv_size);
+
+  observe(Site::kOut, b.attention(), q_size);
+  b.run_group(layer.o, b.attention(), m, b.branch(), arch.hidden, *pool);
+  b.add_branch(layer.attention_norm_out, arch, m, *pool);
+
+  x = b.norm_in(b.hidden(), layer.mlp_norm_in, arch, m, *pool);
+  observe(Site::kGateUp, x, arch.hidden);
+  b.run_group(layer.gate_up, x, m, b.gate_up(), 2 * arch.intermediate, *pool);
+  b.activate(arch, m, *pool);
+  observe(Site::kDown, b.mlp(), arch.intermediate);
+  b.run_group(layer.down, b.mlp(), m, b.branch(), arch.hidden, *pool);
+  b.add_branch(layer.mlp_norm_out, arch, m, *pool);
+  if (observer && observer->output) observer->output(index, b.hidden(), m);
+}
+
+Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* logits, const Observer* observer) {
+  Impl& s = *impl_;
+  const auto m = static_cast<int64_t>(batch.tokens.size());
+  if (m > s.options.max_batch_tokens) {
+    return internal_error(
+        "batch larger than the workspace",
+        {.expected = fmt::format("at most {} tokens", s.options.max_batch_tokens), .found = fmt::format("{}", m)});
+  }
+  for (const int32_t id : batch.tokens) {
+    if (id < 0 || id >= s.arch.vocab_size) {
+      return invalid_input("token id out of range",
+                           {.expected = fmt::format("0..{}", s.arch.vocab_size - 1), .found = fmt::format("{}", id)});
+    }
+  }
+  int64_t covered = 0;
+  for (const SequenceSlice& slice : batch.sequences) {
+    covered += slice.count;
+    if (slice.first_position < 0 || slice.first_position + slice.count > s.options.context) {
+      return invalid_input("sequence longer than the context",
+                           {.expected = fmt::format("at most {} tokens", s.options.context),
+                            .found = fmt::format("{}", slice.first_position + slice.count)});
+    }
+  }
+  if (covered != m) return internal_error("batch slices do not cover its tokens");
+  if (m == 0) return {};
+
+  s.buffers.set_positions(batch, s.arch, s.frequencies);
+  s.embed(batch.tokens, s.buffers.hidden());
+  for (int64_t layer = 0; layer < s.arch.layers; ++layer) s.run_layer(layer, batch, cache, observer);
+
+  // The head runs for the wanted rows only, in pieces that fit the workspace.
+  const auto rows = static_cast<int64_t>(batch.logit_rows.size());
+  if (rows == 0) return {};
+  const float* x = s.buffers.gather_norm(batch.logit_rows, s.final_norm, s.arch, *s.pool);
+  if (observer && observer->input) observer->input(s.arch.layers, Site::kHead, x, rows, s.arch.hidden);
+  s.buffers.run_group(s.head, x, rows, logits, s.arch.vocab_size, *s.pool);
+  finish_logits(logits, rows * s.arch.vocab_size, s.arch, *s.pool);
+  return {};
+}
+
+}  // namespace tare::model
