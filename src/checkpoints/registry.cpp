@@ -2,14 +2,18 @@
 
 #include <algorithm>
 
+#include "checkpoints/awq.h"
 #include "checkpoints/dense.h"
 #include "checkpoints/gguf.h"
+#include "checkpoints/gptq.h"
 
 namespace tare::checkpoints {
 
 std::vector<CheckpointFormat> builtin_formats() {
   return {
       gguf_format(),
+      gptq_format(),
+      awq_format(),
       dense_format(),
   };
 }
