@@ -1,0 +1,282 @@
+#include "quantize/grid.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/checked.h"
+#include "numerics/mini_float.h"
+#include "numerics/packing.h"
+#include "numerics/rounding.h"
+
+namespace tare::quantize {
+
+namespace {
+
+using namespace numerics;
+using tensor::DType;
+using tensor::GridType;
+
+float store(float value, DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return f16_to_f32(static_cast<uint16_t>(Fp16::encode_saturating(value)));
+    case DType::kBF16:
+      return bf16_to_f32(f32_to_bf16(value));
+    default:
+      return value;
+  }
+}
+
+GridType grid_type(DType dtype) {
+  return dtype == DType::kF16 ? GridType::kF16 : dtype == DType::kBF16 ? GridType::kBF16 : GridType::kF32;
+}
+
+Buffer float_buffer(const std::vector<float>& values, DType dtype) {
+  if (dtype == DType::kF32) return Buffer::own(values);
+  std::vector<uint16_t> out;
+  out.reserve(values.size());
+  for (const float v : values) out.push_back(dtype == DType::kF16 ? f32_to_f16(v) : f32_to_bf16(v));
+  return Buffer::own(std::move(out));
+}
+
+// A scale of 0 (an all-zero group, or one that rounds to 0 as stored) becomes 1: every code then decodes to its zero.
+float positive(float scale) {
+  return scale > 0 ? scale : 1.0f;
+}
+
+}  // namespace
+
+std::string describe(const GridSpec& spec) {
+  const std::string group = spec.per_tensor        ? "per tensor"
+                            : spec.group_size <= 0 ? "per channel"
+                                                   : fmt::format("g{}", spec.group_size);
+  switch (spec.kind) {
+    case GridKind::kInteger:
+      return fmt::format("{}{} {}", spec.symmetric ? "s" : "u", spec.bits, group);
+    case GridKind::kMinimum:
+      return fmt::format("u{} {} with minimum", spec.bits, group);
+    case GridKind::kProgressive:
+      return fmt::format("u{} {} progressive p{}", spec.bits, group, spec.protected_range);
+    case GridKind::kQoqChannel:
+      return fmt::format("u{} per channel with zero after scale", spec.bits);
+  }
+  return "?";
+}
+
+Status check(const GridSpec& spec) {
+  if (spec.bits < 2 || spec.bits > 8) {
+    return invalid_input("bits out of range",
+                         {.where = "--bits", .expected = "2..8", .found = fmt::format("{}", spec.bits)});
+  }
+  if (spec.kind == GridKind::kProgressive && spec.bits != 4) {
+    return unsupported("progressive groups have 4-bit codes",
+                       {.where = "--bits", .found = fmt::format("{}", spec.bits)});
+  }
+  if (spec.kind == GridKind::kQoqChannel && spec.group_size > 0) {
+    return invalid_input("the per-channel QoQ grid has no groups", {.where = "--group-size", .expected = "-1"});
+  }
+  if (spec.per_tensor && (spec.kind != GridKind::kInteger || spec.group_size > 0)) {
+    return invalid_input("a scale per tensor excludes groups", {.where = "--group-size", .expected = "-1"});
+  }
+  if (spec.scale_dtype != DType::kF16 && spec.scale_dtype != DType::kBF16 && spec.scale_dtype != DType::kF32) {
+    return invalid_input("scales are stored as f16, bf16 or f32",
+                         {.found = std::string(tensor::dtype_name(spec.scale_dtype))});
+  }
+  return {};
+}
+
+ChosenGrid::Cell ChosenGrid::choose_cell(const float* w, int64_t count, float clip, float row_scale) const {
+  float least = w[0];
+  float most = w[0];
+  for (int64_t i = 1; i < count; ++i) {
+    least = std::min(least, w[i]);
+    most = std::max(most, w[i]);
+  }
+  const auto steps = static_cast<float>((1 << spec_.bits) - 1);
+  switch (spec_.kind) {
+    case GridKind::kInteger:
+      if (spec_.symmetric) {
+        const float absmax = std::max(std::abs(least), std::abs(most)) * clip;
+        const float divisor = spec_.scale_rule == ScaleRule::kAbsmaxDivMax ? static_cast<float>(hi_) : steps / 2.0f;
+        return {.scale = positive(store(absmax / divisor, spec_.scale_dtype))};
+      } else {
+        const float lo = std::min(0.0f, least) * clip;
+        const float hi = std::max(0.0f, most) * clip;
+        const float scale = positive(store((hi - lo) / steps, spec_.scale_dtype));
+        return {.scale = scale, .zero = static_cast<float>(round_clamp(-lo / scale, 0, hi_))};
+      }
+    case GridKind::kMinimum: {
+      const float lo = store(least * clip, spec_.scale_dtype);
+      return {.scale = positive(store((most * clip - lo) / steps, spec_.scale_dtype)), .minimum = lo};
+    }
+    case GridKind::kQoqChannel:
+      return {.scale = positive(store((most - least) * clip / steps, spec_.scale_dtype)),
+              .minimum = -store(-least * clip, spec_.scale_dtype)};
+    case GridKind::kProgressive: {
+      const auto p = static_cast<float>(spec_.protected_range);
+      const float lo = std::clamp(least * clip / row_scale, -p, p);
+      const float hi = std::clamp(most * clip / row_scale, -p, p);
+      return {.scale = static_cast<float>(round_clamp((hi - lo) / steps, 1, 127)),
+              .minimum = static_cast<float>(-round_clamp(-lo, -127, 128))};
+    }
+  }
+  return {};
+}
+
+Result<ChosenGrid> ChosenGrid::choose(const GridSpec& spec, const float* w, int64_t n, int64_t k, ThreadPool& pool,
+                                      std::span<const float> clip) {
+  TARE_TRY(check(spec));
+  for (int64_t i = 0; i < n * k; ++i) {
+    if (!std::isfinite(w[i])) {
+      return make_error(ErrorKind::kNotFinite, "weight is not finite",
+                        {.where = fmt::format("row {}, column {}", i / k, i % k)});
+    }
+  }
+  ChosenGrid grid;
+  grid.spec_ = spec;
+  grid.n_ = n;
+  grid.k_ = k;
+  grid.width_ = spec.group_width(k);
+  grid.groups_ = k == 0 ? 0 : ceil_div(k, grid.width_);
+  const bool signed_codes = spec.kind == GridKind::kInteger && spec.symmetric;
+  const int half = 1 << (spec.bits - 1);
+  grid.lo_ = !signed_codes ? 0 : spec.scale_rule == ScaleRule::kAbsmaxDivMax ? 1 - half : -half;
+  grid.hi_ = signed_codes ? half - 1 : 2 * half - 1;
+  if (spec.per_tensor) {
+    grid.cells_ = {grid.choose_cell(w, std::max<int64_t>(n * k, 1), clip.empty() ? 1.0f : clip[0], 1.0f)};
+    return grid;
+  }
+  grid.cells_.resize(static_cast<size_t>(n * grid.groups_));
+  if (spec.kind == GridKind::kProgressive) grid.row_scales_.resize(static_cast<size_t>(n));
+  pool.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float row_scale = 1;
+      if (spec.kind == GridKind::kProgressive) {
+        float absmax = 0;
+        for (int64_t i = 0; i < k; ++i) absmax = std::max(absmax, std::abs(w[row * k + i]));
+        row_scale = positive(store(absmax / static_cast<float>(spec.protected_range), DType::kF16));
+        grid.row_scales_[static_cast<size_t>(row)] = row_scale;
+      }
+      for (int64_t g = 0; g < grid.groups_; ++g) {
+        const int64_t first = g * grid.width_;
+        const auto index = static_cast<size_t>(row * grid.groups_ + g);
+        grid.cells_[index] = grid.choose_cell(w + row * k + first, std::min(grid.width_, k - first),
+                                              clip.empty() ? 1.0f : clip[index], row_scale);
+      }
+    }
+  });
+  return grid;
+}
+
+uint8_t ChosenGrid::encode(int64_t row, int64_t column, float value) const {
+  const Cell& c = cell(row, column);
+  switch (spec_.kind) {
+    case GridKind::kInteger:
+      // The zero is added after rounding, as the field does it: rne(w/s) + z.
+      return static_cast<uint8_t>(round_clamp(round_half_even(value / c.scale) + c.zero, lo_, hi_) &
+                                  ((1 << spec_.bits) - 1));
+    case GridKind::kMinimum:
+    case GridKind::kQoqChannel:
+      return static_cast<uint8_t>(round_clamp((value - c.minimum) / c.scale, lo_, hi_));
+    case GridKind::kProgressive: {
+      const auto p = static_cast<float>(spec_.protected_range);
+      const float v = std::clamp(value / row_scales_[static_cast<size_t>(row)], -p, p);
+      return static_cast<uint8_t>(round_clamp((v - c.minimum) / c.scale, lo_, hi_));
+    }
+  }
+  return 0;
+}
+
+float ChosenGrid::decode(int64_t row, int64_t column, uint8_t code) const {
+  const Cell& c = cell(row, column);
+  switch (spec_.kind) {
+    case GridKind::kInteger: {
+      const int32_t value = spec_.symmetric ? sign_extend(code, spec_.bits) : static_cast<int32_t>(code);
+      return c.scale * (static_cast<float>(value) - c.zero);
+    }
+    case GridKind::kMinimum:
+    case GridKind::kQoqChannel:
+      return c.scale * static_cast<float>(code) + c.minimum;
+    case GridKind::kProgressive:
+      return row_scales_[static_cast<size_t>(row)] * (static_cast<float>(code) * c.scale + c.minimum);
+  }
+  return 0;
+}
+
+Result<tensor::QuantizedTensor> ChosenGrid::finish(std::span<const uint8_t> codes, std::string format) const {
+  tensor::QuantizedFields f{.n = n_, .k = k_, .bits = spec_.bits};
+  const bool signed_codes = spec_.kind == GridKind::kInteger && spec_.symmetric;
+  f.kind = signed_codes ? tensor::CodeKind::kInt : tensor::CodeKind::kUint;
+  const int64_t stride = packed_bytes(k_, spec_.bits);
+  std::vector<std::byte> packed(static_cast<size_t>(n_ * stride));
+  for (int64_t row = 0; row < n_; ++row) {
+    for (int64_t i = 0; i < k_; ++i) {
+      write_code(packed.data() + row * stride, i * spec_.bits, spec_.bits, codes[static_cast<size_t>(row * k_ + i)]);
+    }
+  }
+  f.codes = Buffer::own(std::move(packed));
+  f.code_stride = stride;
+
+  std::vector<float> scales, minima;
+  std::vector<int16_t> zeros;
+  std::vector<uint8_t> inner_scales;
+  std::vector<int8_t> inner_minima;
+  for (const Cell& c : cells_) {
+    scales.push_back(c.scale);
+    minima.push_back(c.minimum);
+    zeros.push_back(static_cast<int16_t>(c.zero));
+    inner_scales.push_back(static_cast<uint8_t>(c.scale));
+    inner_minima.push_back(static_cast<int8_t>(c.minimum));
+  }
+  const int64_t tile_n = spec_.per_tensor ? std::max<int64_t>(n_, 1) : 1;
+  const int64_t tile_k = spec_.per_tensor ? std::max<int64_t>(k_, 1) : width_;
+  const auto make = [&](GridType type, Buffer values) {
+    return tensor::Grid::make(type, n_, k_, tile_n, tile_k, std::move(values));
+  };
+  int64_t metadata = 0;
+  switch (spec_.kind) {
+    case GridKind::kInteger: {
+      TARE_ASSIGN(f.a, make(grid_type(spec_.scale_dtype), float_buffer(scales, spec_.scale_dtype)));
+      if (!spec_.symmetric) {
+        TARE_ASSIGN(f.z, make(GridType::kS16, Buffer::own(std::move(zeros))));
+        metadata += packed_bytes(static_cast<int64_t>(cells_.size()), spec_.bits);
+      }
+      break;
+    }
+    case GridKind::kMinimum:
+    case GridKind::kQoqChannel: {
+      TARE_ASSIGN(f.a, make(grid_type(spec_.scale_dtype), float_buffer(scales, spec_.scale_dtype)));
+      TARE_ASSIGN(f.b, make(grid_type(spec_.scale_dtype), float_buffer(minima, spec_.scale_dtype)));
+      metadata += static_cast<int64_t>(f.b->values.size());
+      break;
+    }
+    case GridKind::kProgressive: {
+      f.rule = tensor::Rule::kIntegerFirst;
+      TARE_ASSIGN(f.a, make(GridType::kU8, Buffer::own(std::move(inner_scales))));
+      TARE_ASSIGN(f.b, make(GridType::kS8, Buffer::own(std::move(inner_minima))));
+      TARE_ASSIGN(f.A, tensor::Grid::make(GridType::kF16, n_, k_, 1, std::max<int64_t>(k_, 1),
+                                          float_buffer(row_scales_, DType::kF16)));
+      metadata += static_cast<int64_t>(f.b->values.size() + f.A->values.size());
+      break;
+    }
+  }
+  f.origin = {.format = std::move(format),
+              .bytes = static_cast<int64_t>(f.codes.size() + f.a->values.size()) + metadata};
+  return tensor::QuantizedTensor::make(std::move(f));
+}
+
+Result<tensor::QuantizedTensor> round_to_nearest(const GridSpec& spec, const float* w, int64_t n, int64_t k,
+                                                 std::string format, ThreadPool& pool) {
+  TARE_ASSIGN(const ChosenGrid grid, ChosenGrid::choose(spec, w, n, k, pool));
+  std::vector<uint8_t> codes(static_cast<size_t>(n * k));
+  pool.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t i = 0; i < k; ++i) codes[static_cast<size_t>(row * k + i)] = grid.encode(row, i, w[row * k + i]);
+    }
+  });
+  return grid.finish(codes, std::move(format));
+}
+
+}  // namespace tare::quantize
