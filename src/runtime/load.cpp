@@ -1,0 +1,56 @@
+#include "runtime/load.h"
+
+#include <fmt/format.h>
+
+#include "checkpoints/checkpoint.h"
+
+namespace tare::runtime {
+
+namespace {
+
+int64_t parameter_count(const tensor::ModelWeights& weights) {
+  int64_t count = 0;
+  for (const std::string& name : weights.names()) {
+    const auto elements = tensor::element_count(weights.find(name)->shape);
+    if (elements.ok()) count += *elements;
+  }
+  return count;
+}
+
+}  // namespace
+
+Result<LoadedModel> load_model(const std::string& path, const LoadOptions& options, ThreadPool& pool) {
+  TARE_ASSIGN(tensor::ModelWeights weights, checkpoints::load_checkpoint(path, {.format = options.format}));
+  TARE_ASSIGN(model::Architecture arch, model::describe_architecture(weights.config));
+
+  LoadedModel out{.path = path,
+                  .format = weights.format,
+                  .kv = weights.kv,
+                  .notes = weights.notes,
+                  .stored_bytes = weights.stored_bytes(),
+                  .parameters = parameter_count(weights)};
+  out.notes.insert(out.notes.end(), arch.notes.begin(), arch.notes.end());
+
+  if (options.budget) {
+    // Packed weights are never larger than the stored ones by more than padding; the workspace comes on top.
+    TARE_ASSIGN(out.reservation, options.budget->reserve("weights", static_cast<uint64_t>(out.stored_bytes)));
+  }
+  model::Transformer::Options load{.bind = {.registry = options.registry,
+                                            .caps = options.caps,
+                                            .forced_kernel = options.forced_kernel,
+                                            .int8_activations = options.int8_activations},
+                                   .max_batch_tokens = options.max_batch_tokens,
+                                   .context = options.context,
+                                   .progress = options.progress};
+  TARE_ASSIGN(model::Transformer transformer,
+              model::Transformer::load(weights, std::move(arch), std::move(load), pool));
+  out.transformer = std::make_unique<model::Transformer>(std::move(transformer));
+  out.notes.insert(out.notes.end(), out.transformer->notes().begin(), out.transformer->notes().end());
+  if (options.budget) {
+    TARE_TRY(out.reservation.resize(
+        static_cast<uint64_t>(out.transformer->packed_bytes() + out.transformer->workspace_bytes())));
+  }
+  return out;
+}
+
+}  // namespace tare::runtime
