@@ -15,7 +15,7 @@ namespace tare::io {
 namespace {
 
 constexpr uint64_t kDefaultAlignment = 32;
-constexpr uint64_t kMaxAlignment = uint64_t{1} << 30;
+constexpr uint64_t kMaxAlignment = uint64_t{1} << 20;
 constexpr int kMaxArrayDepth = 4;  // arrays of arrays exist in the specification, not in files
 constexpr uint64_t kMaxNestedArrays = 65536;
 constexpr uint64_t kMinPairBytes = 13;    // key length, type, one byte of value
@@ -188,7 +188,7 @@ Status read_alignment(GgufFile& out) {
   if (out.alignment == 0 || (out.alignment & (out.alignment - 1)) != 0 || out.alignment > kMaxAlignment) {
     return invalid_input(
         "bad general.alignment",
-        {.where = out.path, .expected = "a power of two up to 2^30", .found = fmt::format("{}", out.alignment)});
+        {.where = out.path, .expected = "a power of two up to 2^20", .found = fmt::format("{}", out.alignment)});
   }
   return {};
 }
