@@ -58,7 +58,7 @@ function(tare_room NAME)
       elseif(SOURCE MATCHES "/cpu/avx512vnni/")
         # gcc 12 takes the undefined operands inside its own avx512 headers for uninitialized variables.
         set_source_files_properties(${SOURCE} PROPERTIES COMPILE_OPTIONS
-          "-O3;-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vnni;-mprefer-vector-width=512;-Wno-maybe-uninitialized")
+          "-O3;-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vnni;-mprefer-vector-width=512;-Wno-maybe-uninitialized;-Wno-uninitialized")
       endif()
     endforeach()
   else()

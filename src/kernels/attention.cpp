@@ -7,7 +7,7 @@
 namespace tare::kernels {
 
 AttentionRegistry builtin_attention_kernels() {
-  return {&kAttentionReference};
+  return {&kAttentionAvx512Vnni, &kAttentionAvx2, &kAttentionReference};
 }
 
 Result<AttentionSelection> select_attention(const AttentionRegistry& registry, const AttentionProblem& problem,

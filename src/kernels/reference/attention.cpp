@@ -57,7 +57,9 @@ void run(const AttentionProblem& p, const KvLayer& layer, std::span<const Attent
   }
 }
 
-void store(const KvLayer& layer, std::span<const KvAppend> appends, ThreadPool& pool) {
+}  // namespace
+
+void store_kv_reference(const KvLayer& layer, std::span<const KvAppend> appends, ThreadPool& pool) {
   // One task is one head: tokens of a head share bytes (int4), heads never do.
   pool.parallel_for(static_cast<int64_t>(appends.size()) * layer.kv_heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -75,15 +77,13 @@ void store(const KvLayer& layer, std::span<const KvAppend> appends, ThreadPool& 
   });
 }
 
-}  // namespace
-
 const AttentionKernel kAttentionReference{
     .name = "attention_reference",
     .isa = machine::Isa::kReference,
     .can_implement = [](const AttentionProblem&, const machine::Capabilities&) { return Verdict::yes(); },
     .workspace_bytes = [](const AttentionProblem&, int64_t, int64_t, int) { return int64_t{0}; },
     .run = run,
-    .store = store,
+    .store = store_kv_reference,
 };
 
 }  // namespace tare::kernels

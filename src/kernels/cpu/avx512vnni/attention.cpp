@@ -1,0 +1,9 @@
+#include "kernels/cpu/avx512vnni/lanes.h"
+// The shared body is written over the lanes above.
+#include "kernels/cpu/attention_body.h"
+
+namespace tare::kernels {
+
+const AttendIsa kAttendAvx512Vnni{scratch_bytes, attend, finish};
+
+}  // namespace tare::kernels
