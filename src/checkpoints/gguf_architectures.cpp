@@ -86,13 +86,18 @@ void gemma_attention_scale(json::object& config, int64_t layers_of_27b) {
                                           : config["head_dim"].as_int64();
 }
 
-Status configure_gemma(GgufMetadata&, json::object& config) {
+void use_gelu(json::object& config) {
+  config.erase("hidden_act");
   config["hidden_activation"] = "gelu_pytorch_tanh";
+}
+
+Status configure_gemma(GgufMetadata&, json::object& config) {
+  use_gelu(config);
   return {};
 }
 
 Status configure_gemma2(GgufMetadata& metadata, json::object& config) {
-  config["hidden_activation"] = "gelu_pytorch_tanh";
+  use_gelu(config);
   TARE_TRY(sliding_window(metadata, config));
   TARE_TRY(copy_float(metadata, "attn_logit_softcapping", config, "attn_logit_softcapping"));
   TARE_TRY(copy_float(metadata, "final_logit_softcapping", config, "final_logit_softcapping"));
@@ -101,7 +106,7 @@ Status configure_gemma2(GgufMetadata& metadata, json::object& config) {
 }
 
 Status configure_gemma3(GgufMetadata& metadata, json::object& config) {
-  config["hidden_activation"] = "gelu_pytorch_tanh";
+  use_gelu(config);
   TARE_TRY(sliding_window(metadata, config));
   TARE_TRY(copy_float(metadata, "attn_logit_softcapping", config, "attn_logit_softcapping"));
   TARE_TRY(copy_float(metadata, "final_logit_softcapping", config, "final_logit_softcapping"));

@@ -97,8 +97,13 @@ Status read_rope(GgufMetadata& metadata, const std::vector<io::GgufFile>& files,
       return invalid_input("rotary scaling is given twice",
                            {.where = freqs->name, .found = "rope.scaling.type " + kind + " beside it"});
     }
-    TARE_ASSIGN(json::array factors, rope_factors(*freqs, rotary_dim / 2));
-    scaling = {{"rope_type", "frequency_factors"}, {"factors", factors}};
+    TARE_ASSIGN(const json::array factors, rope_factors(*freqs, rotary_dim / 2));
+    // longrope with one list for all lengths divides the same frequencies by the same factors, and scales nothing.
+    scaling = {{"rope_type", "longrope"},
+               {"long_factor", factors},
+               {"short_factor", factors},
+               {"factor", 1.0},
+               {"attention_factor", 1.0}};
     notes.push_back("rotary frequencies are divided by the factors of rope_freqs.weight");
   }
   if (!scaling.empty()) config["rope_scaling"] = scaling;

@@ -22,8 +22,7 @@ struct GgufModel {
 };
 
 /// files: the parts of one model, the first with the metadata. Tensors that are configuration (rotary factors) become
-/// "rope_scaling": {"rope_type": "frequency_factors", "factors": [...]} (inv_freq[i] is divided by factors[i]) or
-/// "longrope". Decisions go to notes.
+/// "rope_scaling" of type longrope. Decisions go to notes.
 /// Errors: a missing, unknown or contradicting key; an architecture that is not supported.
 Result<GgufModel> read_gguf_model(const std::vector<io::GgufFile>& files, std::vector<std::string>& notes);
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <set>
 
 #include "base/file.h"
+#include "io/sharded.h"
 
 namespace tare::checkpoints {
 
@@ -44,56 +44,15 @@ Status add_safetensors(Source& source, const std::string& path) {
   return {};
 }
 
-// weight_map must name every tensor of every file it names, in that file, and nothing else.
-Status read_index(Source& source, const std::string& index_path) {
-  TARE_ASSIGN(const json::value parsed, json::parse_file(index_path));
-  const json::object* root = parsed.if_object();
-  const json::value* map = root ? json::find(*root, "weight_map") : nullptr;
-  if (!map || !map->is_object()) {
-    return invalid_input("index has no weight_map", {.where = index_path, .expected = "an object named weight_map"});
+// model.safetensors, or the shards of the index: io holds index and files against each other.
+Status add_model_files(Source& source) {
+  TARE_ASSIGN(io::TensorFiles files, io::open_tensor_files(source.directory));
+  for (auto& [name, entry] : files.tensors) {
+    TARE_TRY(source.tensors.add(name, std::move(entry.tensor), files.files[entry.file]));
   }
-  std::set<std::string> files;
-  for (const auto& [tensor, file] : map->get_object()) {
-    const std::string name = file.is_string() ? std::string(file.get_string()) : std::string();
-    if (!name.ends_with(".safetensors") || name.find('/') != name.npos || name.find('\\') != name.npos) {
-      return invalid_input("index names no file of its folder",
-                           {.where = fmt::format("{}: {}", index_path, std::string_view(tensor)),
-                            .expected = "the name of a .safetensors file beside the index",
-                            .found = name.empty() ? "something else" : name});
-    }
-    files.insert(name);
-  }
-  for (const std::string& file : files) {
-    const std::string path = (fs::path(source.directory) / file).string();
-    if (!is_file(path)) {
-      return invalid_input("file named by the index is missing", {.where = path, .found = "no such file"});
-    }
-    TARE_TRY(add_safetensors(source, path));
-  }
-  for (const auto& [tensor, file] : map->get_object()) {
-    const std::string expected = (fs::path(source.directory) / std::string(file.get_string())).string();
-    const std::string actual = source.tensors.file_of(tensor);
-    if (actual != expected) {
-      return invalid_input("index and files disagree", {.where = std::string(tensor),
-                                                        .expected = "in " + expected,
-                                                        .found = actual.empty() ? "in no file" : "in " + actual});
-    }
-  }
-  for (const std::string& name : source.tensors.names()) {
-    if (!map->get_object().contains(name)) {
-      return invalid_input("tensor is not named by the index", {.where = source.tensors.file_of(name) + ": " + name});
-    }
-  }
-  // A shard of the same set that the index forgot would be silently ignored.
-  TARE_ASSIGN(const std::vector<std::string> present, files_with_ending(source.directory, ".safetensors"));
-  for (const std::string& name : present) {
-    if (files.count(name) != 0) continue;
-    if (name.find("-of-") != name.npos || name == "model.safetensors") {
-      return invalid_input("weights beside the index that it does not name",
-                           {.where = (fs::path(source.directory) / name).string(),
-                            .expected = "only the files that " + index_path + " names"});
-    }
-    source.notes.push_back(fmt::format("left out {}: the index does not name it", name));
+  for (auto& metadata : files.metadata) source.metadata.merge(metadata);
+  for (const std::string& name : files.unread_files) {
+    source.notes.push_back(fmt::format("left out {}: it is no part of the model's weights", name));
   }
   return {};
 }
@@ -235,19 +194,7 @@ Status open_directory(Source& source) {
     return invalid_input("config.json is missing", {.where = source.directory});
   }
   TARE_TRY(read_config(source, (folder / "config.json").string()));
-  const std::string index = (folder / kIndexName).string();
-  if (is_file(index)) return read_index(source, index);
-  if (is_file(folder / "model.safetensors")) {
-    for (const std::string& name : safetensors) {
-      if (name == "model.safetensors") continue;
-      if (name.find("-of-") != name.npos) {
-        return invalid_input("two sets of weights in one folder",
-                             {.where = source.directory, .found = "model.safetensors and " + name});
-      }
-      source.notes.push_back(fmt::format("left out {}: model.safetensors holds the weights", name));
-    }
-    return add_safetensors(source, (folder / "model.safetensors").string());
-  }
+  if (is_file(folder / kIndexName) || is_file(folder / "model.safetensors")) return add_model_files(source);
   if (safetensors.size() == 1) return add_safetensors(source, (folder / safetensors[0]).string());
   return invalid_input("several .safetensors files and no index",
                        {.where = source.directory,
