@@ -36,7 +36,7 @@ Result<AddedTokens> AddedTokens::create(std::vector<AddedToken> tokens, const No
       return invalid_input("an added token is empty",
                            {.where = std::string(where), .found = fmt::format("id {}", token.id)});
     }
-    if (token.normalized && !normalizer.empty()) {
+    if (token.normalized && !token.already_normalized && !normalizer.empty()) {
       TARE_ASSIGN(std::string text, normalize_text(normalizer, token.content));
       out.decode_texts_.push_back(std::move(text));
     } else {

@@ -20,7 +20,8 @@ struct AddedToken {
   bool single_word = false;  // only where no word character touches it
   bool lstrip = false;       // takes the white space on its left
   bool rstrip = false;
-  bool normalized = false;  // looked for in the normalized text, in its normalized form
+  bool normalized = false;          // looked for in the normalized text, in its normalized form
+  bool already_normalized = false;  // the content is that form
 };
 
 /// Finder of added tokens: at the leftmost place where one matches, the longest. Immutable and thread-safe.

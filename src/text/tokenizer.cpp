@@ -124,6 +124,12 @@ Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where) {
     if (token.special) state->is_special[token.id] = true;
     if (state->added.decode_texts()[i] != token.content) state->decode_texts[token.id] = state->added.decode_texts()[i];
   }
+  for (size_t i = 0; parts.unnamed_ids_are_unused && i < named.size(); ++i) {
+    if (named[i]) continue;
+    state->late_texts[i] = fmt::format("<|unused_{}|>", model_size + static_cast<TokenId>(i));
+    state->is_special[static_cast<size_t>(model_size) + i] = true;
+    named[i] = true;
+  }
   if (const auto hole = std::find(named.begin(), named.end(), false); hole != named.end()) {
     return invalid_input("the ids have a hole",
                          {.where = std::string(where),

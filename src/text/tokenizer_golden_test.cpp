@@ -1,11 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
-#include "base/json.h"
-#include "testing/fixtures.h"
-#include "text/tokenizer.h"
+#include "text/golden_rows_for_tests.h"
 #include "text/tokenizer_json.h"
 
 namespace tare::text {
@@ -13,22 +8,8 @@ namespace {
 
 using json::object;
 using json::value;
-
-std::vector<TokenId> ids_of(const value& list) {
-  std::vector<TokenId> out;
-  for (const value& id : list.get_array()) out.push_back(static_cast<TokenId>(*json::as_int(id)));
-  return out;
-}
-
-template <class Visit>
-void for_each_line(const std::string& text, Visit visit) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const auto row = json::parse(line, "golden");
-    ASSERT_TRUE(row.ok()) << row.error().message();
-    visit(row->get_object());
-  }
-}
+using testing::for_each_row;
+using testing::ids_of;
 
 class TokenizerGolden : public ::testing::TestWithParam<const char*> {};
 
@@ -39,7 +20,7 @@ TEST_P(TokenizerGolden, TokenizerJsonIsExact) {
   ASSERT_TRUE(loaded.ok()) << loaded.error().message();
   const Tokenizer& tokenizer = *loaded;
   size_t rows = 0;
-  for_each_line(tare::testing::read_fixture(path + "/goldens.jsonl"), [&](const object& row) {
+  for_each_row(path + "/goldens.jsonl", [&](const object& row) {
     ++rows;
     const std::string id(row.at("id").get_string());
     const std::string text(row.at("text").get_string());
@@ -78,7 +59,7 @@ TEST_P(TokenizerGolden, TokenizerJsonIsExact) {
     EXPECT_EQ(decoder.finish(), std::string(row.at("inc_tail").get_string()));
   });
   EXPECT_GT(rows, 100u);
-  for_each_line(tare::testing::read_fixture(path + "/decode.jsonl"), [&](const object& row) {
+  for_each_row(path + "/decode.jsonl", [&](const object& row) {
     SCOPED_TRACE(std::string(row.at("id").get_string()));
     const std::vector<TokenId> ids = ids_of(row.at("ids"));
     EXPECT_EQ(*tokenizer.decode(ids), std::string(row.at("decode").get_string()));

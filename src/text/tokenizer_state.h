@@ -40,6 +40,7 @@ struct TokenizerParts {
   SpecialTokens special;
   std::string source;
   std::vector<std::string> warnings;
+  bool unnamed_ids_are_unused = false;  // else an id without a token is an error
 };
 
 /// Everything a Tokenizer knows. Filled once by make_tokenizer.

@@ -40,6 +40,7 @@ Result<Unigram> Unigram::create(const Vocabulary& vocabulary, std::vector<double
   model.trie_ = std::make_shared<const Trie>(std::move(entries));
   model.scores_ = std::move(scores);
   model.options_ = options;
+  if (options.lowest_score) lowest = *options.lowest_score;
   model.unknown_score_ = lowest - 10.0;
   model.byte_tokens_.fill(kNoToken);
   if (options.byte_fallback) {

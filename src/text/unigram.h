@@ -2,6 +2,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct UnigramOptions {
   TokenId unknown = kNoToken;     // id for characters that no token covers; without one they are an error at encode
   bool byte_fallback = false;     // unknown text becomes <0xXX> tokens, if all of those exist
   bool single_precision = false;  // add scores in f32 as SentencePiece does; else f64 (tokenizers library)
+  std::optional<double> lowest_score;  // of the tokens that set the price of unknown characters; default: of all
 };
 
 /// Unigram language model: the segmentation with the highest sum of scores (Viterbi), unknown characters at
