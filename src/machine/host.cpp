@@ -106,7 +106,7 @@ std::vector<std::string> warnings_of(const Host& host) {
 }
 
 uint64_t read_benchmark_bytes(const Host& host) {
-  return std::clamp(static_cast<uint64_t>(host.l3_bytes) * 4, uint64_t{256} << 20, uint64_t{1} << 30);
+  return std::clamp(static_cast<uint64_t>(host.l3_bytes) * 4, uint64_t{256} << 20, uint64_t{512} << 20);
 }
 
 double measure_read_bytes_per_s(ThreadPool& pool, uint64_t buffer_bytes, double seconds) {

@@ -29,7 +29,7 @@ Host inspect_host();
 /// What makes measurements or runs on this host worse than they could be, one sentence each.
 std::vector<std::string> warnings_of(const Host& host);
 
-/// A buffer that no cache holds: four times the L3, at least 256 MiB and at most 1 GiB.
+/// A buffer that no cache holds: four times the L3, at least 256 MiB and at most 512 MiB.
 uint64_t read_benchmark_bytes(const Host& host);
 
 /// Bytes per second that all threads of the pool together read from memory: sums of a buffer of that many bytes, best
