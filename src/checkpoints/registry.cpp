@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "checkpoints/awq.h"
+#include "checkpoints/compressed_tensors.h"
 #include "checkpoints/dense.h"
 #include "checkpoints/gguf.h"
 #include "checkpoints/gptq.h"
@@ -11,10 +12,7 @@ namespace tare::checkpoints {
 
 std::vector<CheckpointFormat> builtin_formats() {
   return {
-      gguf_format(),
-      gptq_format(),
-      awq_format(),
-      dense_format(),
+      gguf_format(), gptq_format(), awq_format(), compressed_tensors_format(), dense_format(),
   };
 }
 
