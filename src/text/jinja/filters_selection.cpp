@@ -44,13 +44,12 @@ Out<Value> sort(Runtime& runtime, const Value& self, CallArguments& arguments) {
   TARE_ASSIGN(const std::vector<Value> all, runtime.iterate(self));
   std::vector<Value> keys;
   for (const Value& item : all) {
-    if (!given[2] || given[2]->is_none()) {
-      keys.push_back(sort_key(item, case_sensitive));
-      continue;
-    }
-    // Several attributes, separated by commas, compare in turn.
+    // A list for each item: several attributes, separated by commas, compare in turn, and equal parts are never
+    // ordered.
     std::vector<Value> parts;
-    if (given[2]->is_string()) {
+    if (!given[2] || given[2]->is_none()) {
+      parts.push_back(sort_key(item, case_sensitive));
+    } else if (given[2]->is_string()) {
       std::string_view rest = given[2]->bytes();
       for (;;) {
         const size_t comma = rest.find(',');
@@ -114,7 +113,7 @@ Out<Value> groupby(Runtime& runtime, const Value& self, CallArguments& arguments
       members.push_back(all[order[end]]);
     }
     TARE_ASSIGN(Value list, runtime.list(std::move(members)));
-    TARE_ASSIGN(Value group, runtime.tuple({keys[order[i]], std::move(list)}));
+    TARE_ASSIGN(Value group, runtime.sequence({keys[order[i]], std::move(list)}, SequenceForm::kTuple, "group"));
     groups.push_back(std::move(group));
     i = std::max(end, i + 1);
   }

@@ -322,8 +322,12 @@ Out<Value> striptags(Runtime& runtime, const Value& self, CallArguments& argumen
   return runtime.text(std::move(out));
 }
 
-void percent_encode(std::string& out, std::string_view text, std::string_view kept) {
+void percent_encode(std::string& out, std::string_view text, std::string_view kept, bool query) {
   for (const char c : text) {
+    if (query && c == ' ') {
+      out += '+';
+      continue;
+    }
     const bool plain = (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || kept.find(c) != kept.npos;
     if (plain) {
       out += c;
@@ -341,13 +345,13 @@ Out<Value> urlencode(Runtime& runtime, const Value& self, CallArguments& argumen
       TARE_ASSIGN(const std::string name, runtime.print(key));
       TARE_ASSIGN(const std::string text, runtime.print(value));
       if (!out.empty()) out += '&';
-      percent_encode(out, name, "-_.~");
+      percent_encode(out, name, "-_.~", true);
       out += '=';
-      percent_encode(out, text, "-_.~");
+      percent_encode(out, text, "-_.~", true);
     }
   } else {
     TARE_ASSIGN(const std::string text, runtime.print(self));
-    percent_encode(out, text, "-_.~/");
+    percent_encode(out, text, "-_.~/", false);
   }
   return runtime.text(std::move(out));
 }

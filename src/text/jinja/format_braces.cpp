@@ -221,7 +221,10 @@ class BraceFormat {
       if (!rest.empty() && rest[0] != ':') return type_fault("expected ':' after conversion specifier");
     }
     if (!rest.empty()) rest.remove_prefix(1);
-    TARE_ASSIGN(const std::string specification, run(rest, depth + 1));
+    std::string specification;
+    if (!rest.empty()) {
+      TARE_ASSIGN(specification, run(rest, depth + 1));
+    }
     TARE_ASSIGN(const std::string shown, format_value(runtime_, value, specification));
     return safe_ && !value.is_safe() ? escape_html(shown) : shown;
   }

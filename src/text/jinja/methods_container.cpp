@@ -29,7 +29,6 @@ Out<Value> view(Runtime& runtime, const Value& self, CallArguments& arguments) {
 Out<Value> get(Runtime&, const Value& self, CallArguments& arguments) {
   TARE_ASSIGN(const Arguments given, bind("get", arguments, {"key", "default"}, 1));
   if (!arguments.named.empty()) return type_fault("dict.get() takes no keyword arguments");
-  if (given[0]->is_undefined()) return given[1] ? *given[1] : Value(None{});
   if (!Dict::can_be_key(*given[0])) return type_fault(fmt::format("unhashable type: '{}'", given[0]->type_name()));
   if (const Value* found = self.dict().find(*given[0])) return *found;
   return given[1] ? *given[1] : Value(None{});
@@ -49,6 +48,7 @@ Out<Value> fromkeys(Runtime& runtime, const Value&, CallArguments& arguments) {
 }
 
 Out<Value> index(Runtime& runtime, const Value& self, CallArguments& arguments) {
+  if (!arguments.named.empty()) return type_fault("index() takes no keyword arguments");
   TARE_ASSIGN(const Arguments given, bind("index", arguments, {"value", "start", "stop"}, 1));
   const auto size = static_cast<Integer>(self.items().size());
   TARE_ASSIGN(Integer from, integer_argument("index", given[1], 0));
@@ -65,6 +65,7 @@ Out<Value> index(Runtime& runtime, const Value& self, CallArguments& arguments) 
 }
 
 Out<Value> count(Runtime& runtime, const Value& self, CallArguments& arguments) {
+  if (!arguments.named.empty()) return type_fault("count() takes no keyword arguments");
   TARE_ASSIGN(const Arguments given, bind("count", arguments, {"value"}, 1));
   Integer found = 0;
   for (const Value& item : self.items()) {

@@ -13,6 +13,13 @@ namespace {
 
 constexpr size_t kNowhere = std::string_view::npos;
 
+// Most methods of str take no names for their arguments.
+Out<Arguments> places(std::string_view callee, const CallArguments& arguments,
+                      std::initializer_list<std::string_view> parameters, size_t required = 0) {
+  if (!arguments.named.empty()) return type_fault(fmt::format("str.{}() takes no keyword arguments", callee));
+  return bind(callee, arguments, parameters, required);
+}
+
 // Text given to a method of safe text is escaped first.
 std::string argument_text(const Value& self, const Value& argument) {
   return self.is_safe() && !argument.is_safe() ? escape_html(argument.bytes()) : argument.bytes();
@@ -26,7 +33,7 @@ Out<Value> mapped(Runtime& runtime, const Value& self, CallArguments& arguments)
 
 template <Side side>
 Out<Value> stripped(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_ASSIGN(const Arguments given, bind("strip", arguments, {"chars"}));
+  TARE_ASSIGN(const Arguments given, places("strip", arguments, {"chars"}));
   if (!given[0] || given[0]->is_none()) {
     return runtime.text(std::string(strip(self.bytes(), side)), self.is_safe());
   }
@@ -51,27 +58,22 @@ Out<Value> split(Runtime& runtime, const Value& self, CallArguments& arguments) 
   std::vector<std::string> parts;
   const auto more = [&] { return limit < 0 || static_cast<Integer>(parts.size()) < limit; };
   if (!given[0] || given[0]->is_none()) {
-    text = strip(text, Side::kBoth);
-    while (!text.empty()) {
-      size_t start = kNowhere, end = kNowhere;  // of the white space nearest to the working end
-      for (size_t i = 0; more() && i < text.size();) {
-        const CodePoint c = code_point_at(text, i);
-        if (is_space(c.value)) {
-          if (start == kNowhere || end != i) start = i;
-          end = i + c.bytes;
-        } else if (!from_right && start != kNowhere) {
-          break;
-        }
-        i += c.bytes;
-      }
-      if (start == kNowhere) {
-        parts.emplace_back(text);
-        break;
-      }
-      parts.emplace_back(from_right ? text.substr(end) : text.substr(0, start));
-      text = from_right ? text.substr(0, start) : text.substr(end);
-      if (from_right) TARE_TRY(runtime.charge_bytes(text.size()));
+    std::vector<std::pair<size_t, size_t>> words;
+    bool inside = false;
+    for (size_t i = 0; i < text.size();) {
+      const CodePoint c = code_point_at(text, i);
+      const bool space = is_space(c.value);
+      if (!space && !inside) words.emplace_back(i, 0);
+      i += c.bytes;
+      if (!space) words.back().second = i;
+      inside = !space;
     }
+    // Beyond the limit the rest stays whole, with the white space at its far end.
+    const size_t cuts = limit < 0 ? words.size() : static_cast<size_t>(std::min<Integer>(limit, words.size()));
+    const size_t rest = words.size() - cuts;
+    if (from_right) std::reverse(words.begin(), words.end());
+    for (size_t i = 0; i < cuts; ++i) parts.emplace_back(text.substr(words[i].first, words[i].second - words[i].first));
+    if (rest > 0) parts.emplace_back(from_right ? text.substr(0, words[cuts].second) : text.substr(words[cuts].first));
   } else {
     TARE_ASSIGN(const std::string separator, string_argument("split", given[0], ""));
     if (separator.empty()) return type_fault("empty separator");
@@ -139,7 +141,7 @@ Out<Window> window(Runtime& runtime, const Value& self, const Value* start, cons
 template <bool at_start>
 Out<Value> affix(Runtime& runtime, const Value& self, CallArguments& arguments) {
   constexpr std::string_view kName = at_start ? "startswith" : "endswith";
-  TARE_ASSIGN(const Arguments given, bind(kName, arguments, {"affix", "start", "end"}, 1));
+  TARE_ASSIGN(const Arguments given, places(kName, arguments, {"affix", "start", "end"}, 1));
   TARE_ASSIGN(const Window part, window(runtime, self, given[1], given[2]));
   std::vector<Value> choices = {*given[0]};
   if (given[0]->is_tuple()) choices = given[0]->items();
@@ -156,7 +158,7 @@ Out<Value> affix(Runtime& runtime, const Value& self, CallArguments& arguments) 
 
 template <bool from_right, bool must_exist>
 Out<Value> find(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_ASSIGN(const Arguments given, bind("find", arguments, {"sub", "start", "end"}, 1));
+  TARE_ASSIGN(const Arguments given, places("find", arguments, {"sub", "start", "end"}, 1));
   TARE_ASSIGN(const std::string needle, string_argument("find", given[0], ""));
   TARE_ASSIGN(const Window part, window(runtime, self, given[1], given[2]));
   TARE_TRY(runtime.charge_bytes(part.text.size()));
@@ -169,7 +171,7 @@ Out<Value> find(Runtime& runtime, const Value& self, CallArguments& arguments) {
 }
 
 Out<Value> count(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_ASSIGN(const Arguments given, bind("count", arguments, {"sub", "start", "end"}, 1));
+  TARE_ASSIGN(const Arguments given, places("count", arguments, {"sub", "start", "end"}, 1));
   TARE_ASSIGN(const std::string needle, string_argument("count", given[0], ""));
   TARE_ASSIGN(const Window part, window(runtime, self, given[1], given[2]));
   TARE_TRY(runtime.charge_bytes(part.text.size()));
@@ -181,7 +183,7 @@ Out<Value> count(Runtime& runtime, const Value& self, CallArguments& arguments) 
 }
 
 Out<Value> replace(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_ASSIGN(const Arguments given, bind("replace", arguments, {"old", "new", "count"}, 2));
+  TARE_ASSIGN(const Arguments given, places("replace", arguments, {"old", "new", "count"}, 2));
   for (size_t i = 0; i < 2; ++i) TARE_TRY(string_argument("replace", given[i], ""));
   TARE_ASSIGN(const Integer limit, integer_argument("replace", given[2], -1));
   const std::string& text = self.bytes();
@@ -213,7 +215,7 @@ Out<Value> replace(Runtime& runtime, const Value& self, CallArguments& arguments
 }
 
 Out<Value> join(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_ASSIGN(const Arguments given, bind("join", arguments, {"iterable"}, 1));
+  TARE_ASSIGN(const Arguments given, places("join", arguments, {"iterable"}, 1));
   TARE_ASSIGN(const std::vector<Value> parts, runtime.iterate(*given[0]));
   std::string out;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -230,7 +232,7 @@ Out<Value> join(Runtime& runtime, const Value& self, CallArguments& arguments) {
 enum class Align { kLeft, kRight, kCenter };
 template <Align align>
 Out<Value> padded(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_ASSIGN(const Arguments given, bind("center", arguments, {"width", "fillchar"}, 1));
+  TARE_ASSIGN(const Arguments given, places("center", arguments, {"width", "fillchar"}, 1));
   TARE_ASSIGN(const Integer width, integer_argument("center", given[0], 0));
   TARE_ASSIGN(const std::string fill, string_argument("center", given[1], " "));
   if (code_point_count(fill) != 1) return type_fault("The fill character must be exactly one character long");
@@ -250,7 +252,7 @@ Out<Value> padded(Runtime& runtime, const Value& self, CallArguments& arguments)
 }
 
 Out<Value> zfill(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_ASSIGN(const Arguments given, bind("zfill", arguments, {"width"}, 1));
+  TARE_ASSIGN(const Arguments given, places("zfill", arguments, {"width"}, 1));
   TARE_ASSIGN(const Integer width, integer_argument("zfill", given[0], 0));
   const auto size = static_cast<Integer>(code_point_count(self.bytes()));
   if (width <= size) return self;
@@ -263,7 +265,7 @@ Out<Value> zfill(Runtime& runtime, const Value& self, CallArguments& arguments) 
 
 template <bool from_right>
 Out<Value> partition(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_ASSIGN(const Arguments given, bind("partition", arguments, {"sep"}, 1));
+  TARE_ASSIGN(const Arguments given, places("partition", arguments, {"sep"}, 1));
   TARE_ASSIGN(const std::string separator, string_argument("partition", given[0], ""));
   if (separator.empty()) return type_fault("empty separator");
   const std::string& text = self.bytes();
@@ -278,7 +280,7 @@ Out<Value> partition(Runtime& runtime, const Value& self, CallArguments& argumen
 
 template <bool at_start>
 Out<Value> remove_affix(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_ASSIGN(const Arguments given, bind("removeprefix", arguments, {"affix"}, 1));
+  TARE_ASSIGN(const Arguments given, places("removeprefix", arguments, {"affix"}, 1));
   TARE_ASSIGN(const std::string gone, string_argument("removeprefix", given[0], ""));
   std::string_view text = self.bytes();
   if (at_start && text.starts_with(gone)) text.remove_prefix(gone.size());
@@ -288,7 +290,7 @@ Out<Value> remove_affix(Runtime& runtime, const Value& self, CallArguments& argu
 
 template <bool (*predicate)(char32_t), bool empty>
 Out<Value> every(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_TRY(bind("str method", arguments, {}));
+  TARE_TRY(places("str method", arguments, {}));
   const std::string& text = self.bytes();
   TARE_TRY(runtime.charge_bytes(text.size()));
   if (text.empty()) return Value::boolean(empty);
@@ -302,7 +304,7 @@ Out<Value> every(Runtime& runtime, const Value& self, CallArguments& arguments) 
 
 template <bool upper_case>
 Out<Value> in_case(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_TRY(bind("str method", arguments, {}));
+  TARE_TRY(places("str method", arguments, {}));
   const std::string& text = self.bytes();
   TARE_TRY(runtime.charge_bytes(text.size()));
   bool cased = false;
@@ -318,7 +320,7 @@ Out<Value> in_case(Runtime& runtime, const Value& self, CallArguments& arguments
 }
 
 Out<Value> istitle(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_TRY(bind("str method", arguments, {}));
+  TARE_TRY(places("str method", arguments, {}));
   const std::string& text = self.bytes();
   TARE_TRY(runtime.charge_bytes(text.size()));
   bool inside = false, cased = false;
@@ -369,7 +371,7 @@ Out<Value> format(Runtime& runtime, const Value& self, CallArguments& arguments)
   return brace_format(runtime, self, arguments);
 }
 Out<Value> format_map(Runtime& runtime, const Value& self, CallArguments& arguments) {
-  TARE_ASSIGN(const Arguments given, bind("format_map", arguments, {"mapping"}, 1));
+  TARE_ASSIGN(const Arguments given, places("format_map", arguments, {"mapping"}, 1));
   if (!given[0]->is_dict()) return type_fault("format_map() needs a mapping");
   CallArguments named;
   for (const auto& [key, value] : given[0]->dict().entries()) {

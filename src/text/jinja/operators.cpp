@@ -263,7 +263,6 @@ Out<bool> Runtime::contains(const Value& container, const Value& item) {
     return find_text(container.bytes(), item.bytes()) != std::string_view::npos;
   }
   if (container.is_dict()) {
-    if (item.is_undefined()) return false;
     if (!Dict::can_be_key(item)) return type_fault(fmt::format("unhashable type: '{}'", item.type_name()));
     return container.dict().find(item) != nullptr;
   }

@@ -181,7 +181,11 @@ Out<StatementPtr> Parser::statement() {
   }
   if (word == "print") {
     StatementPtr output = make_statement(StatementKind::kOutput, line);
-    TARE_ASSIGN(output->expression, tuple({}));
+    output->expression = make(ExpressionKind::kConcat, line);  // each printed, one behind the other
+    do {
+      TARE_ASSIGN(ExpressionPtr value, expression());
+      TARE_TRY(adopt(*output->expression, std::move(value)));
+    } while (skip_operator(","));
     return output;
   }
   if (word == "include" || word == "import" || word == "from" || word == "extends") {
@@ -214,6 +218,7 @@ Out<StatementPtr> Parser::if_tag(int line) {
 Out<StatementPtr> Parser::for_tag(int line) {
   StatementPtr node = make_statement(StatementKind::kFor, line);
   const NameId loop = intern("loop");
+  const size_t start = mentions_.size();
   TARE_ASSIGN(node->target, target(false, "in"));
   TARE_TRY(expect_word("in"));
   TARE_ASSIGN(node->expression, tuple({.condition = false, .end_word = "recursive"}));
@@ -226,7 +231,7 @@ Out<StatementPtr> Parser::for_tag(int line) {
   ++loops_;
   TARE_ASSIGN(node->body, body({"endfor", "else"}));
   --loops_;
-  for (size_t i = since; i < mentions_.size(); ++i) {
+  for (size_t i = start; i < mentions_.size(); ++i) {
     if (mentions_[i].store && mentions_[i].name == loop) return error("cannot assign to 'loop' within a loop", line);
   }
   node->uses_loop = node->recursive || loads_first(loop, since);

@@ -170,6 +170,7 @@ Out<Value> Runtime::attribute(const Value& of, std::string_view name) {
     if (const Native run = find_dict_method(name)) return method(run, of, name);
     if (const Value* found = of.dict().find(name)) return *found;
   } else if (of.is_sequence()) {
+    if (of.sequence().label == "group" && (name == "grouper" || name == "list")) return of.items()[name == "list"];
     if (const Native run = find_sequence_method(of.sequence().form, name)) return method(run, of, name);
   } else if (of.is_object()) {
     TARE_ASSIGN(const std::unique_ptr<Value> found, of.object()->attribute(*this, name));

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kIndexFrom = 12;  // below, a walk over the entries is as quick as hashing
 
 bool scalar_key(const Value& key) {
-  return key.is_none() || key.is_number() || key.is_string();
+  return key.is_none() || key.is_number() || key.is_string() || key.is_undefined();
 }
 }  // namespace
 
@@ -115,6 +115,7 @@ bool KeyEqual::operator()(const Value& a, const Value& b) const {
     return a.as_real() == b.as_real();
   }
   if (a.is_none() && b.is_none()) return true;
+  if (a.is_undefined() && b.is_undefined()) return true;
   if (a.is_tuple() && b.is_tuple()) {
     if (a.items().size() != b.items().size()) return false;
     for (size_t i = 0; i < a.items().size(); ++i) {

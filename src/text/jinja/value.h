@@ -42,7 +42,7 @@ struct Sequence {
   std::vector<Value> items;
   SequenceForm form = SequenceForm::kList;
   int depth = 1;
-  std::string label;  // how a range prints
+  std::string label;  // how a range prints; "group": a pair of groupby, whose parts have the names grouper and list
 };
 
 class Dict;
