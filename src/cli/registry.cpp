@@ -2,19 +2,29 @@
 
 namespace tare::cli {
 
-// One row a subcommand, each described in its own file.
+// One row a subcommand, each described in its own file; the order is that of `tare --help`.
 extern const Command kEvalPpl;
 extern const Command kEvalKld;
 extern const Command kEvalLogits;
+extern const Command kBenchModel;
 extern const Command kTokenize;
 extern const Command kDetokenize;
 extern const Command kTemplate;
 extern const Command kDoctor;
 
 const std::vector<const Command*>& builtin_commands() {
+  // clang-format off
   static const std::vector<const Command*> commands = {
-      &kEvalPpl, &kEvalKld, &kEvalLogits, &kTokenize, &kDetokenize, &kTemplate, &kDoctor,
+      &kEvalPpl,
+      &kEvalKld,
+      &kEvalLogits,
+      &kBenchModel,
+      &kTokenize,
+      &kDetokenize,
+      &kTemplate,
+      &kDoctor,
   };
+  // clang-format on
   return commands;
 }
 

@@ -1,0 +1,145 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <boost/json.hpp>
+
+#include "base/log.h"
+#include "cli/command.h"
+#include "cli/model_flags.h"
+#include "eval/speed.h"
+#include "kvcache/kv_format.h"
+#include "machine/host.h"
+
+namespace tare::cli {
+
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  int64_t prompt_tokens = 512;
+  int64_t gen_tokens = 64;
+  std::vector<int64_t> depths = {0};
+  std::vector<int64_t> batches = {1};
+  int repeats = 5;
+  std::string twin;
+};
+
+struct MachinePeaks {
+  double read_bytes_per_s = 0;
+};
+
+boost::json::object point(const runtime::LoadedModel& model, const eval::SpeedRequest& request,
+                          const eval::Speed& speed, const kvcache::KvFormat& kv, const MachinePeaks& peaks) {
+  const model::Architecture& arch = model.transformer->architecture();
+  const eval::TrafficOf traffic = eval::traffic(*model.transformer);
+  const auto tokens = static_cast<double>(request.tokens * request.batch);
+  const double rate = tokens / speed.median_s();
+  boost::json::object out{
+      {"kind", request.decode ? "decode" : "prefill"},
+      {"model", model.path},
+      {"format", model.format},
+      {"tokens", request.tokens},
+      {"depth", request.depth},
+      {"batch", request.batch},
+      {"repeats", speed.seconds.size()},
+      {"tokens_per_s", rate},
+      {"min", tokens / speed.slowest_s()},
+      {"max", tokens / speed.fastest_s()},
+      {"ttft_ms", request.decode ? 0.0 : 1e3 * speed.median_s() / static_cast<double>(request.batch)},
+      {"itl_ms", request.decode ? 1e3 * speed.median_s() / static_cast<double>(request.tokens) : 0.0},
+      {"kv_cache_dtype", kvcache::describe(kv)},
+      {"body_bytes", traffic.body_bytes},
+      {"head_bytes", traffic.head_bytes},
+      {"kernels", kernel_names(*model.transformer)}};
+  if (request.decode) {
+    // Every step reads the stored weights once and each sequence's whole cache; prepacked padding does not count.
+    const double kv_bytes =
+        static_cast<double>(request.batch * arch.layers * arch.kv_heads * kv.bytes_per_token(arch.head_dim)) *
+        (static_cast<double>(request.depth) + static_cast<double>(request.tokens) / 2);
+    const double step_bytes = static_cast<double>(traffic.body_bytes + traffic.head_bytes) + kv_bytes;
+    const double bytes_per_s = step_bytes * static_cast<double>(request.tokens) / speed.median_s();
+    out["bytes_per_step"] = step_bytes;
+    out["bandwidth_share"] = bytes_per_s / peaks.read_bytes_per_s;
+  }
+  out["gops"] = 2e-9 * static_cast<double>(traffic.body_weights) * rate;
+  return out;
+}
+
+Status bench_model(Context& context, Flags& flags) {
+  const int64_t deepest = *std::max_element(flags.depths.begin(), flags.depths.end());
+  const int64_t longest = deepest + std::max(flags.prompt_tokens, flags.gen_tokens);
+  const int64_t widest = *std::max_element(flags.batches.begin(), flags.batches.end());
+  if (flags.prompt_tokens < 1 || flags.gen_tokens < 1 || deepest < 0 || widest < 1 || flags.repeats < 1) {
+    return invalid_input("nothing to measure", {.where = "bench model", .expected = "positive counts"});
+  }
+  const MachinePeaks peaks{.read_bytes_per_s =
+                               machine::measure_read_bytes_per_s(context.pool(), uint64_t{1} << 30, 1.0)};
+  context.say(fmt::format("machine: {} threads, {}, reads {:.1f} GB/s", context.threads(),
+                          machine::isa_name(context.capabilities().isa), peaks.read_bytes_per_s / 1e9));
+  boost::json::array points;
+  std::vector<std::string> models = {flags.model.model};
+  if (!flags.twin.empty()) models.push_back(flags.twin);
+  for (const std::string& path : models) {
+    TARE_ASSIGN(runtime::LoadedModel model,
+                open_model(context, path, flags.model, std::max({flags.prompt_tokens, widest}), longest));
+    TARE_ASSIGN(const model::AttentionCache::Options cache, cache_settings(context, model, flags.model, "f16"));
+    context.say(fmt::format("{}: {} weights, KV {}", path, model.format, kvcache::describe(cache.format)));
+    for (const bool decode : {false, true}) {
+      for (const int64_t depth : flags.depths) {
+        for (const int64_t batch : flags.batches) {
+          const eval::SpeedRequest request{.decode = decode,
+                                           .tokens = decode ? flags.gen_tokens : flags.prompt_tokens,
+                                           .depth = depth,
+                                           .batch = batch,
+                                           .repeats = flags.repeats};
+          if (!decode && batch > 1) continue;  // a prefill of several prompts is several prefills
+          TARE_ASSIGN(const eval::Speed speed, eval::measure_speed(*model.transformer, cache, request, context.pool()));
+          boost::json::object one = point(model, request, speed, cache.format, peaks);
+          std::string line = fmt::format("  {:8} depth {:6} batch {:3}  {:10.1f} tokens/s",
+                                         decode ? "decode" : "prefill", depth, batch, one["tokens_per_s"].as_double());
+          if (decode) line += fmt::format("  {:5.1f} % of read bandwidth", 100 * one["bandwidth_share"].as_double());
+          context.say(line);
+          points.push_back(std::move(one));
+        }
+      }
+    }
+  }
+  context.emit({{"machine",
+                 {{"cpu", machine::cpu_model()},
+                  {"isa", machine::isa_name(context.capabilities().isa)},
+                  {"threads", context.threads()},
+                  {"read_gbps", peaks.read_bytes_per_s / 1e9}}},
+                {"points", std::move(points)},
+                {"peak_rss_bytes", peak_rss_bytes()}});
+  return {};
+}
+
+}  // namespace
+
+extern const Command kBenchModel;
+const Command kBenchModel = {
+    .name = "bench model",
+    .summary = "prefill and decode speed, with the share of the machine's limit",
+    .examples =
+        "tare bench model out/ --twin model.gguf\n"
+        "tare bench model out/ --prompt-tokens 512 --gen-tokens 64 --depth 0,4096 --batch 1,16 --json",
+    .declare = [](CLI::App& app) -> Runner {
+      auto flags = std::make_shared<Flags>();
+      declare_model(app, flags->model);
+      declare_kv_cache(app, flags->model);
+      app.add_option("--prompt-tokens", flags->prompt_tokens, "tokens of a prefill")->capture_default_str();
+      app.add_option("--gen-tokens", flags->gen_tokens, "tokens of a decode")->capture_default_str();
+      app.add_option("--depth", flags->depths, "tokens in the context before, e.g. 0,4096")
+          ->delimiter(',')
+          ->capture_default_str();
+      app.add_option("--batch", flags->batches, "sequences decoded together, e.g. 1,16")
+          ->delimiter(',')
+          ->capture_default_str();
+      app.add_option("--repeats", flags->repeats, "measurements, after one warm-up")->capture_default_str();
+      app.add_option("--twin", flags->twin, "the unquantized model, measured in the same run");
+      return [flags](Context& context) { return bench_model(context, *flags); };
+    },
+};
+
+}  // namespace tare::cli
