@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 
@@ -9,6 +10,9 @@
 #include "base/json.h"
 #include "checkpoints/source.h"
 #include "io/gguf.h"
+#include "text/gguf_vocabulary.h"
+#include "text/sentencepiece.h"
+#include "text/tiktoken.h"
 #include "text/tokenizer_json.h"
 
 namespace tare::checkpoints {
@@ -37,9 +41,8 @@ std::string join(const std::string& folder, std::string_view name) {
 
 // The GGUF that a path means: the file itself, or the only one of a folder without safetensors.
 std::optional<std::string> gguf_of(const std::string& path) {
-  if (path.ends_with(".gguf")) return path;
   std::error_code ec;
-  if (!fs::is_directory(path, ec)) return std::nullopt;
+  if (!fs::is_directory(path, ec)) return path.ends_with(".gguf") ? std::optional<std::string>(path) : std::nullopt;
   std::optional<std::string> found;
   for (fs::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec)) {
     const std::string name = it->path().filename().string();
@@ -122,18 +125,99 @@ Result<std::optional<ChatAssets>> gguf_template(const std::string& path, const s
   return finish(std::string(source), path + ": " + key, std::move(special), {});
 }
 
+Result<std::vector<std::string>> strings_or_none(const io::GgufFile& file, std::string_view key) {
+  if (!file.find(key)) return std::vector<std::string>();
+  TARE_ASSIGN(const auto views, file.get_strings(key));
+  return std::vector<std::string>(views.begin(), views.end());
+}
+
+Result<std::optional<int64_t>> id_or_none(const io::GgufFile& file, std::string_view key) {
+  if (!file.find(key)) return std::optional<int64_t>();
+  TARE_ASSIGN(const uint64_t id, file.get_uint(key));
+  // Out of any range: the vocabulary's reader refuses it by name.
+  return std::optional<int64_t>(static_cast<int64_t>(std::min<uint64_t>(id, INT64_MAX)));
+}
+
+Result<std::optional<bool>> bool_or_none(const io::GgufFile& file, std::string_view key) {
+  if (!file.find(key)) return std::optional<bool>();
+  TARE_ASSIGN(const bool value, file.get_bool(key));
+  return std::optional<bool>(value);
+}
+
+Result<text::Tokenizer> tokenizer_of_gguf(const std::string& path) {
+  TARE_ASSIGN(const io::GgufFile file, io::open_gguf(path));
+  text::GgufVocabulary vocabulary;
+  const std::string ggml = "tokenizer.ggml.";
+  TARE_ASSIGN(vocabulary.model, file.get_string_or(ggml + "model", ""));
+  if (vocabulary.model.empty()) {
+    return invalid_input("no tokenizer", {.where = path, .expected = "metadata tokenizer.ggml.model"});
+  }
+  if (file.find(ggml + "pre")) {
+    TARE_ASSIGN(const std::string_view pre, file.get_string(ggml + "pre"));
+    vocabulary.pre = std::string(pre);
+  }
+  TARE_ASSIGN(vocabulary.tokens, strings_or_none(file, ggml + "tokens"));
+  TARE_ASSIGN(vocabulary.merges, strings_or_none(file, ggml + "merges"));
+  if (file.find(ggml + "scores")) {
+    TARE_ASSIGN(vocabulary.scores, file.get_floats(ggml + "scores"));
+  }
+  if (file.find(ggml + "token_type")) {
+    TARE_ASSIGN(const std::vector<int64_t> types, file.get_ints(ggml + "token_type"));
+    for (const int64_t type : types) {
+      vocabulary.token_type.push_back(type < 0 || type > INT32_MAX ? -1 : static_cast<int32_t>(type));
+    }
+  }
+  if (file.find(ggml + "precompiled_charsmap")) {
+    TARE_ASSIGN(const std::vector<int64_t> bytes, file.get_ints(ggml + "precompiled_charsmap"));
+    for (const int64_t byte : bytes) vocabulary.precompiled_charsmap += static_cast<char>(byte);
+  }
+  TARE_ASSIGN(vocabulary.bos_id, id_or_none(file, ggml + "bos_token_id"));
+  TARE_ASSIGN(vocabulary.eos_id, id_or_none(file, ggml + "eos_token_id"));
+  TARE_ASSIGN(vocabulary.unknown_id, id_or_none(file, ggml + "unknown_token_id"));
+  TARE_ASSIGN(vocabulary.padding_id, id_or_none(file, ggml + "padding_token_id"));
+  TARE_ASSIGN(vocabulary.eot_id, id_or_none(file, ggml + "eot_token_id"));
+  TARE_ASSIGN(vocabulary.mask_id, id_or_none(file, ggml + "mask_token_id"));
+  TARE_ASSIGN(vocabulary.add_bos, bool_or_none(file, ggml + "add_bos_token"));
+  TARE_ASSIGN(vocabulary.add_eos, bool_or_none(file, ggml + "add_eos_token"));
+  TARE_ASSIGN(vocabulary.add_space_prefix, bool_or_none(file, ggml + "add_space_prefix"));
+  TARE_ASSIGN(vocabulary.remove_extra_whitespaces, bool_or_none(file, ggml + "remove_extra_whitespaces"));
+  TARE_ASSIGN(vocabulary.name, file.get_string_or("general.name", ""));
+  return text::load_gguf_vocabulary(vocabulary, path);
+}
+
+// Told by name, and for tokenizer.model by content: SentencePiece's protocol buffer and lists of ranks share the name.
+Result<text::Tokenizer> tokenizer_of_file(const std::string& path) {
+  if (path.ends_with(".gguf")) return tokenizer_of_gguf(path);
+  TARE_ASSIGN(const std::string bytes, read_text_file(path));
+  if (fs::path(path).filename().string().starts_with("tekken")) return text::load_tekken(bytes, path);
+  if (path.ends_with(".json")) return text::load_tokenizer_json(bytes, path);
+  if (const size_t ranks = text::count_tiktoken_ranks(bytes); ranks > 0) {
+    TARE_ASSIGN(const text::TiktokenSpec spec, text::known_tiktoken_spec(ranks, path));
+    return text::load_tiktoken(bytes, spec, path);
+  }
+  return text::load_sentencepiece_model(bytes, path);
+}
+
 }  // namespace
 
 Result<text::Tokenizer> load_tokenizer(const std::string& path) {
-  if (fs::path(path).filename() == "tokenizer.json") {
-    TARE_ASSIGN(const std::string json, read_text_file(path));
-    return text::load_tokenizer_json(json, path);
-  }
+  std::error_code ec;
+  if (!fs::exists(path, ec)) return io_error("no such model", {.where = path});
+  if (!fs::is_directory(path, ec) && !path.ends_with(".safetensors")) return tokenizer_of_file(path);
   const std::string folder = folder_of(path);
-  if (!folder.empty() && is_file(join(folder, "tokenizer.json"))) {
-    return load_tokenizer(join(folder, "tokenizer.json"));
+  for (const std::string_view name : {"tokenizer.json", "tekken.json", "tokenizer.model"}) {
+    if (is_file(join(folder, name))) return tokenizer_of_file(join(folder, name));
   }
-  return invalid_input("no tokenizer", {.where = path, .expected = "tokenizer.json in a folder, or a GGUF"});
+  std::vector<std::string> rank_files;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->path().extension() == ".tiktoken") rank_files.push_back(it->path().string());
+  }
+  if (rank_files.size() == 1) return tokenizer_of_file(rank_files[0]);
+  if (const auto gguf = gguf_of(path)) return tokenizer_of_file(*gguf);
+  return invalid_input("no tokenizer",
+                       {.where = folder,
+                        .expected = "tokenizer.json, tekken.json, tokenizer.model, one .tiktoken or one .gguf file",
+                        .found = rank_files.empty() ? "" : fmt::format("{} .tiktoken files", rank_files.size())});
 }
 
 Result<std::optional<ChatAssets>> load_chat_template(const std::string& path, const std::string& name) {
