@@ -7,12 +7,13 @@
 #include "checkpoints/dense.h"
 #include "checkpoints/gguf.h"
 #include "checkpoints/gptq.h"
+#include "checkpoints/tare.h"
 
 namespace tare::checkpoints {
 
 std::vector<CheckpointFormat> builtin_formats() {
   return {
-      gguf_format(), gptq_format(), awq_format(), compressed_tensors_format(), dense_format(),
+      gguf_format(), gptq_format(), awq_format(), compressed_tensors_format(), tare_format(), dense_format(),
   };
 }
 

@@ -39,10 +39,12 @@ std::string join(const std::string& folder, std::string_view name) {
   return (fs::path(folder) / name).string();
 }
 
-// The GGUF that a path means: the file itself, or the only one of a folder without safetensors.
+// The GGUF that a path means: the file itself, or the only one of a folder without safetensors. A folder that tare
+// wrote from a GGUF keeps its vocabulary as `tokenizer.gguf`.
 std::optional<std::string> gguf_of(const std::string& path) {
   std::error_code ec;
   if (!fs::is_directory(path, ec)) return path.ends_with(".gguf") ? std::optional<std::string>(path) : std::nullopt;
+  if (is_file(join(path, "tokenizer.gguf"))) return join(path, "tokenizer.gguf");
   std::optional<std::string> found;
   for (fs::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec)) {
     const std::string name = it->path().filename().string();

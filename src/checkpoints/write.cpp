@@ -1,0 +1,227 @@
+#include "checkpoints/write.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "base/file.h"
+#include "base/sha256.h"
+#include "base/version.h"
+#include "checkpoints/source.h"
+#include "checkpoints/tare.h"
+#include "io/gguf_writer.h"
+#include "io/mapped_file.h"
+#include "io/safetensors_writer.h"
+#include "numerics/mini_float.h"
+
+namespace tare::checkpoints {
+
+namespace fs = std::filesystem;
+using tensor::DType;
+using tensor::QuantizedTensor;
+using tensor::Tensor;
+
+namespace {
+
+CheckpointWriter safetensors_writer() {
+  return {.name = "safetensors", .writes = "dense weights"};
+}
+
+bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF64;
+}
+
+// A dense tensor in another float type, nearest even. Errors: a value that float16 cannot hold.
+Result<Tensor> cast(const Tensor& t, DType dtype, const std::string& name) {
+  if (t.dtype == dtype) return t;
+  TARE_ASSIGN(std::vector<float> values, tensor::to_f32(t));
+  if (dtype == DType::kF32) return Tensor::from_f32(t.shape, std::move(values));
+  std::vector<uint16_t> out;
+  out.reserve(values.size());
+  for (const float v : values) {
+    out.push_back(dtype == DType::kF16 ? numerics::f32_to_f16(v) : numerics::f32_to_bf16(v));
+    if (dtype == DType::kF16 && (out.back() & 0x7fffu) >= 0x7c00u) {
+      return make_error(ErrorKind::kNotFinite, "weight does not fit float16",
+                        {.where = name, .found = fmt::format("{}", v), .hint = "use --dtype bfloat16 or float32"});
+    }
+  }
+  return Tensor::make(dtype, t.shape, Buffer::own(std::move(out)));
+}
+
+// What a weight becomes in the file.
+Result<std::vector<StoredPart>> parts_of(const WriteRequest& request, const CheckpointWriter& writer,
+                                         const std::string& name, std::vector<WrittenModule>* modules) {
+  const tensor::WeightInfo& info = *request.weights->find(name);
+  TARE_ASSIGN(const tensor::Weight weight, request.weights->load(name));
+  if (const auto* quantized = std::get_if<QuantizedTensor>(&weight)) {
+    if (!writer.store) {
+      return unsupported("format holds dense weights only", {.where = name, .found = describe(quantized->spec())});
+    }
+    const std::string module(parent_module(name));
+    TARE_ASSIGN(StoredMatrix stored, writer.store(module, *quantized, info.activation));
+    if (modules) {
+      modules->push_back({.module = module,
+                          .shape = info.shape,
+                          .spec = quantized->spec(),
+                          .activation = info.activation,
+                          .scheme = std::move(stored.scheme)});
+    }
+    return std::move(stored.parts);
+  }
+  Tensor dense = std::get<Tensor>(weight);
+  if (request.dense_dtype && is_float(dense.dtype)) {
+    TARE_ASSIGN(dense, cast(dense, *request.dense_dtype, name));
+  }
+  return std::vector<StoredPart>{{name, std::move(dense)}};
+}
+
+// GGUF metadata that makes tokens and templates; the rest of the file is weights.
+Status write_vocabulary(const io::GgufFile& file, const std::string& path) {
+  io::GgufMetadata metadata;
+  for (const io::GgufKeyValue& pair : file.metadata) {
+    if (pair.key.starts_with("tokenizer.") || pair.key.starts_with("general.")) metadata.add(pair.key, pair.value);
+  }
+  TARE_ASSIGN(io::GgufWriter writer, io::GgufWriter::create(path, metadata, {}));
+  TARE_ASSIGN([[maybe_unused]] const io::WrittenFile written, writer.finish());
+  return {};
+}
+
+bool is_weight_file(std::string_view name) {
+  for (const std::string_view ending : {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}) {
+    if (name.ends_with(ending)) return true;
+  }
+  return name.ends_with(".index.json");
+}
+
+}  // namespace
+
+const std::vector<CheckpointWriter>& writers() {
+  static const std::vector<CheckpointWriter> table = {tare_writer(), safetensors_writer()};
+  return table;
+}
+
+Result<const CheckpointWriter*> find_writer(std::string_view format) {
+  std::string known;
+  for (const CheckpointWriter& writer : writers()) {
+    if (writer.name == format) return &writer;
+    known += (known.empty() ? "" : ", ") + std::string(writer.name);
+  }
+  return unsupported("format is not written",
+                     {.where = "--format", .expected = known, .found = fmt::format("'{}'", format)});
+}
+
+Result<WriteReport> write_checkpoint(const WriteRequest& request) {
+  TARE_ASSIGN(const CheckpointWriter* writer, find_writer(request.format));
+  WriteReport report;
+  std::vector<io::TensorDeclaration> declarations;
+  std::vector<WrittenModule> modules;
+  std::vector<std::string> dense;
+  const std::vector<std::string> names = request.weights->names();
+  for (const std::string& name : names) {
+    const tensor::WeightInfo& info = *request.weights->find(name);
+    if (const DType* dtype = std::get_if<DType>(&info.form)) {
+      if (info.shape.size() == 2 && name.ends_with(".weight")) dense.emplace_back(parent_module(name));
+      const bool changes = request.dense_dtype && is_float(*dtype) && *dtype != *request.dense_dtype;
+      const DType written = changes ? *request.dense_dtype : *dtype;
+      if (changes && tensor::dtype_bits(written) < tensor::dtype_bits(*dtype)) {
+        report.losses.push_back(
+            fmt::format("{}: {} rounded to {}", name, tensor::dtype_name(*dtype), tensor::dtype_name(written)));
+      }
+      declarations.push_back({name, written, info.shape});
+      continue;
+    }
+    TARE_ASSIGN(const std::vector<StoredPart> parts, parts_of(request, *writer, name, &modules));
+    for (const StoredPart& part : parts) declarations.push_back({part.name, part.tensor.dtype, part.tensor.shape});
+  }
+  json::object config = request.weights->config;
+  config.erase("quantization_config");
+  config.erase("compression_config");
+  if (!modules.empty()) {
+    TARE_ASSIGN(config["quantization_config"], writer->configuration(modules, dense, request));
+  }
+  TARE_ASSIGN(io::SafetensorsWriter out,
+              io::SafetensorsWriter::create_in_folder(request.folder, declarations,
+                                                      {.max_shard_bytes = request.max_shard_bytes}));
+  for (const std::string& name : names) {
+    if (request.progress) TARE_TRY(request.progress(name));
+    TARE_ASSIGN(const std::vector<StoredPart> parts, parts_of(request, *writer, name, nullptr));
+    for (const StoredPart& part : parts) {
+      if (!part.tensor.data.empty()) TARE_TRY(out.append(part.name, part.tensor.data.bytes()));
+      io::advise(part.tensor.data, io::Advice::kDrop);
+      report.tensor_bytes += static_cast<int64_t>(part.tensor.data.size());
+    }
+  }
+  TARE_ASSIGN(report.files, out.finish());
+  TARE_TRY(write_file_atomically((fs::path(request.folder) / "config.json").string(),
+                                 boost::json::serialize(config) + "\n"));
+  return report;
+}
+
+Result<SideFiles> copy_side_files(const std::string& source, const std::string& folder) {
+  SideFiles out;
+  TARE_ASSIGN(const Source opened, open_source(source));
+  if (!opened.gguf.empty()) {
+    TARE_TRY(write_vocabulary(opened.gguf.front(), (fs::path(folder) / "tokenizer.gguf").string()));
+    out.copied.push_back("tokenizer.gguf");
+    out.notes.push_back("vocabulary and chat template kept as the metadata of tokenizer.gguf");
+    return out;
+  }
+  if (opened.directory.empty()) return out;
+  std::error_code ec;
+  std::vector<fs::path> files;
+  for (fs::recursive_directory_iterator it(opened.directory, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->path().filename().string().starts_with(".")) {
+      it.disable_recursion_pending();
+      continue;
+    }
+    if (it->is_regular_file(ec)) files.push_back(fs::relative(it->path(), opened.directory, ec));
+  }
+  if (ec) return io_error("cannot list folder", {.where = opened.directory, .found = ec.message()});
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files) {
+    const std::string name = file.string();
+    if (name == "config.json" || name == kManifestName) continue;
+    if (is_weight_file(name) && name != "tokenizer.gguf") {
+      if (!name.ends_with(".safetensors") && !name.ends_with(".index.json")) out.left_out.push_back(name);
+      continue;
+    }
+    const fs::path target = fs::path(folder) / file;
+    fs::create_directories(target.parent_path(), ec);
+    if (!ec) fs::copy_file(fs::path(opened.directory) / file, target, fs::copy_options::overwrite_existing, ec);
+    if (ec) return io_error("cannot copy file", {.where = name, .found = ec.message()});
+    fs::permissions(target, fs::perms::owner_write, fs::perm_options::add, ec);
+    out.copied.push_back(name);
+  }
+  return out;
+}
+
+Status write_manifest(const std::string& folder, json::object record, const std::vector<io::WrittenFile>& written) {
+  std::map<std::string, const io::WrittenFile*> known;
+  for (const io::WrittenFile& file : written) known[fs::path(file.path).filename().string()] = &file;
+  std::vector<std::string> names;
+  std::error_code ec;
+  for (fs::recursive_directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->is_regular_file(ec)) names.push_back(fs::relative(it->path(), folder, ec).string());
+  }
+  if (ec) return io_error("cannot list folder", {.where = folder, .found = ec.message()});
+  std::sort(names.begin(), names.end());
+  json::array files;
+  for (const std::string& name : names) {
+    if (name == kManifestName) continue;
+    if (const auto at = known.find(name); at != known.end()) {
+      files.push_back({{"name", name}, {"bytes", at->second->bytes}, {"sha256", at->second->sha256}});
+      continue;
+    }
+    TARE_ASSIGN(const Buffer bytes, io::map_file((fs::path(folder) / name).string()));
+    files.push_back({{"name", name}, {"bytes", bytes.size()}, {"sha256", sha256_hex(bytes.bytes())}});
+  }
+  json::object manifest{{"tool", "tare"}, {"tool_version", kVersion}};
+  for (const auto& member : record) manifest[member.key()] = member.value();
+  manifest["files"] = std::move(files);
+  return write_file_atomically((fs::path(folder) / kManifestName).string(), boost::json::serialize(manifest) + "\n");
+}
+
+}  // namespace tare::checkpoints
