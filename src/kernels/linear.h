@@ -95,6 +95,7 @@ struct LinearKernel {
   std::string_view name;  // op_format_where, e.g. gemm_w4a8_avx512vnni
   std::string_view op;    // gemm, gemm_w4a8, ...
   machine::Isa isa = machine::Isa::kReference;
+  bool only_by_name = false;  // never selected, only with --kernel
 
   /// Pure; from headers alone.
   Verdict (*can_implement)(const LinearProblem&, const machine::Capabilities&) = nullptr;

@@ -1,3 +1,4 @@
+#include "kernels/cpu/float_rows.h"
 #include "kernels/gemm_w4a8.h"
 #include "kernels/gemm_w8a8.h"
 #include "kernels/linear.h"
@@ -8,7 +9,11 @@ namespace tare::kernels {
 /// Order is preference, nothing else is. The last row takes everything.
 LinearRegistry builtin_linear_kernels() {
   return {
-      &kGemmW4A8Avx512Vnni, &kGemmW4A8Avx2, &kGemmW8A8Avx512Vnni, &kGemmW8A8Avx2, &kGemmReference,
+      &kGemmW4A8Avx512Vnni,  // clang-format off: one row a line
+      &kGemmW4A8Avx2,       &kGemmW8A8Avx512Vnni,  &kGemmW8A8Avx2,  &kGemmAvx512Vnni,
+      &kGemmAvx2,           &kGemmWNa16Avx512Vnni, &kGemmWNa16Avx2, &kGemmFp8Avx512Vnni,
+      &kGemmFp8Avx2,        &kGemmQdqAvx512Vnni,   &kGemmQdqAvx2,   &kGemmDequantThenGemm,
+      &kGemmReference,  // clang-format on
   };
 }
 

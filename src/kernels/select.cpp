@@ -23,7 +23,8 @@ Result<Selection> select_linear(const LinearRegistry& registry, const LinearProb
   for (const LinearKernel* kernel : registry) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", kernel->name);
     if (!forced.empty() && kernel->name != forced) continue;
-    Verdict verdict = ask(*kernel, problem, caps);
+    Verdict verdict = forced.empty() && kernel->only_by_name ? Verdict::no("runs only when named by --kernel")
+                                                             : ask(*kernel, problem, caps);
     if (verdict.ok) {
       selection.kernel = kernel;
       return selection;

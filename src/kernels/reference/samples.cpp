@@ -487,7 +487,14 @@ ExpectedProduct expected_product(const LinearProblem& problem, const Weight& wei
   out.y = *run_linear(kGemmReference, problem, {&weight, 1}, bias, x, m, caps.isa, pool);
   // sum |x| |w|: the same product of magnitudes. Activations as given bound those quantized, but for half a step of
   // their scale; the factor 2 below covers it.
-  const std::vector<float> w = *to_f32(weight);
+  std::vector<float> w = *to_f32(weight);
+  if (const auto* quantized = std::get_if<QuantizedTensor>(&weight); quantized && quantized->fields().b) {
+    QuantizedFields f = quantized->fields();
+    f.b.reset();
+    f.B.reset();
+    const std::vector<float> scaled = dequantize(*QuantizedTensor::make(std::move(f)));
+    for (size_t i = 0; i < w.size(); ++i) w[i] = std::fabs(scaled[i]) + std::fabs(w[i] - scaled[i]);
+  }
   const int64_t n = problem.n, k = problem.k;
   out.bound.resize(static_cast<size_t>(m * n));
   const double steps = accumulation_bound(static_cast<double>(k) + 8);

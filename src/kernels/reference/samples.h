@@ -49,7 +49,8 @@ LinearProblem problem_of(const tensor::Weight& weight, const tensor::ActivationS
 std::vector<float> sample_tokens(int64_t m, int64_t k, uint64_t seed);
 
 /// y and the bound of its error, from the reference: |y - ref| <= bound for f32 accumulation in any order of K products
-/// (docs/style.md section 6), weights and activations taken as dequantized.
+/// (docs/style.md section 6), weights and activations taken as dequantized. Where a weight has a minimum, |w| counts as
+/// |scale * code| + |minimum|: kernels add minima once per group, as sum(x) * minimum.
 struct ExpectedProduct {
   std::vector<float> y;       // [m,n]
   std::vector<double> bound;  // [m,n]
