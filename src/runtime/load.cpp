@@ -25,6 +25,7 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
 
   LoadedModel out{.path = path,
                   .format = weights.format,
+                  .config = weights.config,
                   .kv = weights.kv,
                   .notes = weights.notes,
                   .stored_bytes = weights.stored_bytes(),

@@ -30,6 +30,7 @@ struct LoadOptions {
 struct LoadedModel {
   std::string path;
   std::string format;
+  json::object config;
   tensor::KvSpec kv;
   std::vector<std::string> notes;  // substitutions, leftovers, decisions: the report shows them
   int64_t stored_bytes = 0;        // of all tensors in the file
