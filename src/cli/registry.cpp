@@ -3,6 +3,8 @@
 namespace tare::cli {
 
 // One row a subcommand, each described in its own file; the order is that of `tare --help`.
+extern const Command kGenerate;
+extern const Command kChat;
 extern const Command kEvalPpl;
 extern const Command kEvalKld;
 extern const Command kEvalLogits;
@@ -15,6 +17,8 @@ extern const Command kDoctor;
 const std::vector<const Command*>& builtin_commands() {
   // clang-format off
   static const std::vector<const Command*> commands = {
+      &kGenerate,
+      &kChat,
       &kEvalPpl,
       &kEvalKld,
       &kEvalLogits,

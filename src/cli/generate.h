@@ -1,0 +1,54 @@
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/model_flags.h"
+#include "runtime/engine.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace tare::cli {
+
+/// What `generate` and `chat` share.
+struct GenerateFlags {
+  ModelFlags model;
+  runtime::SamplingParams params{.temperature = 0, .max_tokens = 128};
+  int64_t context = 0;  // --max-model-len
+};
+void declare_generate(CLI::App& app, GenerateFlags& flags);
+
+/// A model with its text side.
+struct ChatModel {
+  runtime::LoadedModel loaded;
+  text::Tokenizer tokenizer;
+  std::optional<text::ChatTemplate> chat_template;
+  std::map<std::string, std::string> special_tokens;
+  std::vector<int32_t> end_ids;
+};
+Result<ChatModel> open_chat_model(Context& context, const GenerateFlags& flags);
+
+/// Token ids of a conversation with the generation prompt. Errors: no chat template; what the template says.
+Result<std::vector<int32_t>> render_chat(const ChatModel& model, const boost::json::array& messages);
+
+struct Answer {
+  std::vector<runtime::Sample> samples;
+  std::string text;
+  runtime::FinishReason finish = runtime::FinishReason::kLength;
+  std::string stop_reason;
+  double prefill_tokens_per_s = 0;
+  double decode_tokens_per_s = 0;
+  double ttft_ms = 0;
+  int64_t kv_bytes = 0;
+  std::string kv_dtype;
+};
+/// Runs one request to its end; `piece` gets the text as it comes. Ctrl-C ends the answer (finish kAborted).
+Result<Answer> run_request(Context& context, ChatModel& model, const GenerateFlags& flags,
+                           const std::vector<int32_t>& prompt, const std::function<void(std::string_view)>& piece);
+
+}  // namespace tare::cli
