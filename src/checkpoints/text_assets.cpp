@@ -207,7 +207,7 @@ Result<text::Tokenizer> load_tokenizer(const std::string& path) {
   if (!fs::exists(path, ec)) return io_error("no such model", {.where = path});
   if (!fs::is_directory(path, ec) && !path.ends_with(".safetensors")) return tokenizer_of_file(path);
   const std::string folder = folder_of(path);
-  for (const std::string_view name : {"tokenizer.json", "tekken.json", "tokenizer.model"}) {
+  for (const std::string_view name : {"tokenizer.json", "tekken.json", "tokenizer.model", "tokenizer.gguf"}) {
     if (is_file(join(folder, name))) return tokenizer_of_file(join(folder, name));
   }
   std::vector<std::string> rank_files;

@@ -12,6 +12,9 @@ extern const Command kBenchModel;
 extern const Command kTokenize;
 extern const Command kDetokenize;
 extern const Command kTemplate;
+extern const Command kInspect;
+extern const Command kVerify;
+extern const Command kMethods;
 extern const Command kDoctor;
 
 const std::vector<const Command*>& builtin_commands() {
@@ -26,6 +29,9 @@ const std::vector<const Command*>& builtin_commands() {
       &kTokenize,
       &kDetokenize,
       &kTemplate,
+      &kInspect,
+      &kVerify,
+      &kMethods,
       &kDoctor,
   };
   // clang-format on

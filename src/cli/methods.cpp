@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "base/json.h"
+#include "checkpoints/registry.h"
+#include "cli/command.h"
+#include "kernels/linear.h"
+#include "kvcache/kv_format.h"
+
+namespace tare::cli {
+
+namespace {
+
+json::array strings(const std::vector<std::string_view>& from) {
+  json::array out;
+  for (const std::string_view item : from) out.emplace_back(item);
+  return out;
+}
+
+json::array describe_formats(Context& context) {
+  json::array out;
+  context.say("Checkpoint formats");
+  for (const checkpoints::CheckpointFormat& format : checkpoints::builtin_formats()) {
+    const bool reads = format.read != nullptr;
+    context.say(fmt::format("  {:20} {:6} {}", format.name, reads ? "reads" : "",
+                            format.reason.empty() ? format.reads : format.reason));
+    out.push_back({{"name", format.name},
+                   {"alias_of", nullptr},
+                   {"reads", reads},
+                   {"reads_what", format.reads},
+                   {"writes", false},
+                   {"online", format.online},
+                   {"min_capability", format.min_capability},
+                   {"activation_dtypes", strings(format.activation_dtypes)},
+                   {"devices", json::array{"cpu"}},
+                   {"reason", format.reason}});
+    for (const std::string_view alias : format.aliases) {
+      json::object row = out.back().as_object();
+      row["name"] = alias;
+      row["alias_of"] = format.name;
+      out.push_back(std::move(row));
+    }
+  }
+  return out;
+}
+
+json::array describe_kernels(Context& context) {
+  const kernels::LinearRegistry all = kernels::builtin_linear_kernels();
+  std::vector<kernels::Rejection> dropped;
+  const kernels::LinearRegistry usable =
+      kernels::available_linear_kernels(all, context.capabilities(), context.pool(), &dropped);
+  json::array out;
+  context.say("\nKernels, in order of preference");
+  for (const kernels::LinearKernel* kernel : all) {
+    const bool available = std::find(usable.begin(), usable.end(), kernel) != usable.end();
+    std::string reason;
+    for (const kernels::Rejection& row : dropped) {
+      if (row.kernel == kernel->name) reason = row.reason;
+    }
+    context.say(fmt::format("  {:28} {:12} {}", kernel->name, machine::isa_name(kernel->isa),
+                            available ? "available" : reason));
+    out.push_back({{"name", kernel->name},
+                   {"op", kernel->op},
+                   {"isa", machine::isa_name(kernel->isa)},
+                   {"available", available},
+                   {"reason", reason}});
+  }
+  return out;
+}
+
+json::array describe_kv(Context& context) {
+  json::array out;
+  context.say("\nKV cache (--kv-cache-dtype), bytes of a token in a layer, per head of 128");
+  for (const char* name : {"f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"}) {
+    const auto format = kvcache::parse_kv_format(name, {}, kvcache::KvScaleRule::kCheckpoint);
+    if (!format.ok()) continue;
+    context.say(fmt::format("  {:20} {}", name, format->bytes_per_token(128)));
+    out.push_back({{"name", name}, {"bytes_per_token_head_128", format->bytes_per_token(128)}});
+  }
+  return out;
+}
+
+Status methods(Context& context) {
+  json::object document;
+  document["formats"] = describe_formats(context);
+  document["algorithms"] = json::array();
+  document["recipes"] = json::array();
+  document["kernels"] = describe_kernels(context);
+  document["kv"] = describe_kv(context);
+  context.emit(document);
+  return {};
+}
+
+}  // namespace
+
+extern const Command kMethods;
+const Command kMethods = {
+    .name = "methods",
+    .summary = "formats, algorithms, kernels and KV caches, with the reasons for what is missing",
+    .examples = "tare methods\ntare methods --json --isa avx2",
+    .declare = [](CLI::App&) -> Runner { return methods; },
+};
+
+}  // namespace tare::cli
