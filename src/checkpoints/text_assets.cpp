@@ -13,6 +13,7 @@
 #include "text/gguf_vocabulary.h"
 #include "text/sentencepiece.h"
 #include "text/tiktoken.h"
+#include "text/tokenizer_directory.h"
 #include "text/tokenizer_json.h"
 
 namespace tare::checkpoints {
@@ -207,19 +208,10 @@ Result<text::Tokenizer> load_tokenizer(const std::string& path) {
   if (!fs::exists(path, ec)) return io_error("no such model", {.where = path});
   if (!fs::is_directory(path, ec) && !path.ends_with(".safetensors")) return tokenizer_of_file(path);
   const std::string folder = folder_of(path);
-  for (const std::string_view name : {"tokenizer.json", "tekken.json", "tokenizer.model", "tokenizer.gguf"}) {
-    if (is_file(join(folder, name))) return tokenizer_of_file(join(folder, name));
-  }
-  std::vector<std::string> rank_files;
-  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
-    if (it->path().extension() == ".tiktoken") rank_files.push_back(it->path().string());
-  }
-  if (rank_files.size() == 1) return tokenizer_of_file(rank_files[0]);
+  if (text::holds_tokenizer(folder)) return text::load_tokenizer_from_directory(folder);
+  if (const std::string kept = join(folder, "tokenizer.gguf"); is_file(kept)) return tokenizer_of_file(kept);
   if (const auto gguf = gguf_of(path)) return tokenizer_of_file(*gguf);
-  return invalid_input("no tokenizer",
-                       {.where = folder,
-                        .expected = "tokenizer.json, tekken.json, tokenizer.model, one .tiktoken or one .gguf file",
-                        .found = rank_files.empty() ? "" : fmt::format("{} .tiktoken files", rank_files.size())});
+  return text::load_tokenizer_from_directory(folder);  // its error says what would do
 }
 
 Result<std::optional<ChatAssets>> load_chat_template(const std::string& path, const std::string& name) {

@@ -11,9 +11,8 @@
 
 namespace tare::checkpoints {
 
-/// The tokenizer of a model, weights or not: of a folder tokenizer.json, tekken.json, tokenizer.model (SentencePiece,
-/// or tiktoken ranks of a known model), a .tiktoken file or the vocabulary of its GGUF, in this order; or such a file
-/// itself. Errors: no tokenizer there; whatever the tokenizer's reader refuses.
+/// The tokenizer of a model, weights or not: of a folder what text/tokenizer_directory.h finds there, else the
+/// vocabulary of its GGUF; or such a file itself. Errors: no tokenizer there; whatever the tokenizer's reader refuses.
 Result<text::Tokenizer> load_tokenizer(const std::string& path);
 
 struct ChatAssets {

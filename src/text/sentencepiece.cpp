@@ -122,6 +122,21 @@ Result<Tokenizer> make_sentencepiece_tokenizer(SentencePieceModel model, std::st
     }
     parts.added.push_back(std::move(added));
   }
+  for (AddedToken& token : model.added) {
+    token.normalized = false;
+    const auto same = std::find_if(parts.added.begin(), parts.added.end(),
+                                   [&](const AddedToken& have) { return have.id == token.id; });
+    if (same == parts.added.end()) {
+      parts.added.push_back(std::move(token));
+    } else if (same->content != token.content) {
+      return invalid_input("an added token has the id of another token",
+                           {.where = std::string(where),
+                            .expected = same->content,
+                            .found = fmt::format("'{}' as id {}", token.content, token.id)});
+    } else {
+      *same = std::move(token);
+    }
+  }
   if (unknown == kNoToken) return invalid_input("no unknown token", {.where = std::string(where)});
 
   NormalizerStep step;

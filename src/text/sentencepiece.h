@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/added_tokens.h"
 #include "text/charsmap.h"
 #include "text/tokenizer.h"
 
@@ -34,6 +35,8 @@ struct SentencePieceModel {
   /// SentencePiece looks for user-defined symbols in the normalized text; GGUF readers and the tokenizers library in
   /// the text itself.
   bool user_defined_in_raw_text = false;
+  /// Tokens that other files add, or describe anew: looked for in the text itself.
+  std::vector<AddedToken> added;
   /// Control tokens that take the white space on their right with them.
   std::vector<TokenId> strip_right;
 };

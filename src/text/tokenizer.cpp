@@ -166,6 +166,13 @@ Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where) {
   return Tokenizer(std::move(state));
 }
 
+Tokenizer with_roles(const Tokenizer& tokenizer, const SpecialTokens& special, std::vector<std::string> warnings) {
+  auto state = std::make_shared<TokenizerState>(tokenizer.state());
+  state->parts.special = special;
+  for (std::string& warning : warnings) state->parts.warnings.push_back(std::move(warning));
+  return Tokenizer(std::move(state));
+}
+
 Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());

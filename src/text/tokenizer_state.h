@@ -74,4 +74,7 @@ struct TokenizerState {
 /// Checks that the parts fit (ids dense, no text twice, templates inside the vocabulary) and prepares the fast paths.
 Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where);
 
+/// The same tokenizer with other roles and more warnings.
+Tokenizer with_roles(const Tokenizer& tokenizer, const SpecialTokens& special, std::vector<std::string> warnings);
+
 }  // namespace tare::text
