@@ -22,7 +22,7 @@ const Known kKnown[] = {
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      {.kind = Scanner::Kind::kCl100k, .max_digits = 3}},
     {R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     {.kind = Scanner::Kind::kCl100k, .max_digits = 3}},
+     {.kind = Scanner::Kind::kCl100k, .max_digits = 3, .long_s = false}},
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      {.kind = Scanner::Kind::kCl100k, .max_digits = 1}},
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
@@ -92,12 +92,12 @@ size_t white_space(const Reader& in, size_t at) {
 }
 
 // 's 't 're 've 'm 'll 'd after the apostrophe at `at`; its end, or `at` when there is none.
-size_t contraction(const Reader& in, size_t at, bool any_case) {
+size_t contraction(const Reader& in, size_t at, bool any_case, bool long_s) {
   const auto fold = [&](char c) { return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   const char first = fold(in.byte(at + 1));
   if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
   // U+017F, the long s, is an s under case folding.
-  if (any_case && in.byte(at + 1) == '\xC5' && in.byte(at + 2) == '\xBF') return at + 3;
+  if (long_s && in.byte(at + 1) == '\xC5' && in.byte(at + 2) == '\xBF') return at + 3;
   const char second = fold(in.byte(at + 2));
   if ((first == 'r' || first == 'v') && second == 'e') return at + 3;
   if (first == 'l' && second == 'l') return at + 3;
@@ -107,7 +107,7 @@ size_t contraction(const Reader& in, size_t at, bool any_case) {
 size_t scan_gpt2(const Reader& in, size_t at) {
   Reader::Char c = in.at(at);
   if (c.value == '\'') {
-    const size_t end = contraction(in, at, false);
+    const size_t end = contraction(in, at, false, false);
     if (end != at) return end;
   }
   size_t start = at;
@@ -166,7 +166,7 @@ size_t scan_cl100k(const Reader& in, size_t at, const Scanner& scanner) {
   const uint32_t word = scanner.marks_in_words ? kLetter | kMark : static_cast<uint32_t>(kLetter);
   const Reader::Char c = in.at(at);
   if (c.value == '\'' && scanner.contractions) {
-    const size_t end = contraction(in, at, true);
+    const size_t end = contraction(in, at, true, scanner.long_s);
     if (end != at) return end;
   }
   if (c.classes & word) return in.run(at, word);
@@ -181,7 +181,7 @@ size_t scan_cased(const Reader& in, size_t at, const Scanner& scanner) {
   constexpr uint32_t kUpperLike = kUpper | kTitle | kModifier | kOtherLetter | kMark;
   constexpr uint32_t kLowerLike = kLower | kModifier | kOtherLetter | kMark;
   const auto suffix = [&](size_t end) {
-    return scanner.contractions && in.byte(end) == '\'' ? contraction(in, end, true) : end;
+    return scanner.contractions && in.byte(end) == '\'' ? contraction(in, end, true, scanner.long_s) : end;
   };
   // Capitals* small+ from `start`, or `start` when it does not match.
   const auto capitals_then_small = [&](size_t start) {

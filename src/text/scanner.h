@@ -21,6 +21,7 @@ struct Scanner {
   int max_digits = 3;           // \p{N}{1,max_digits}
   bool marks_in_words = false;  // [\p{L}\p{M}]+ and [^\s\p{L}\p{M}\p{N}]+
   bool contractions = true;
+  bool long_s = true;               // U+017F is an s in contractions: (?i:'s) and not '[sS]
   bool slash_after_others = false;  // [\r\n/]* after others
 };
 

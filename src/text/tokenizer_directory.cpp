@@ -188,23 +188,19 @@ Result<Tokenizer> load_tokenizer_from_directory(const std::string& directory) {
       return apply_roles(tokenizer, side);
     }
   }
-  std::optional<fs::path> ranks;
+  std::vector<fs::path> ranks;
   std::error_code ec;
   for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
-    if (it->path().extension() != ".tiktoken") continue;
-    if (ranks)
-      return invalid_input("several rank files", {.where = directory,
-                                                  .found = fmt::format("{} and {}", ranks->filename().string(),
-                                                                       it->path().filename().string())});
-    ranks = it->path();
+    if (it->path().extension() == ".tiktoken") ranks.push_back(it->path());
   }
-  if (ranks) {
-    TARE_ASSIGN(const Tokenizer tokenizer, load_model_file(*ranks, side));
+  if (ranks.size() == 1) {
+    TARE_ASSIGN(const Tokenizer tokenizer, load_model_file(ranks[0], side));
     return apply_roles(tokenizer, side);
   }
   return invalid_input("no tokenizer in the folder",
                        {.where = directory,
-                        .expected = "tokenizer.json, tekken.json, tokenizer.model, spiece.model or a .tiktoken file"});
+                        .expected = "tokenizer.json, tekken.json, tokenizer.model, spiece.model or one .tiktoken file",
+                        .found = ranks.empty() ? "" : fmt::format("{} .tiktoken files", ranks.size())});
 }
 
 }  // namespace tare::text

@@ -116,6 +116,43 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_merges(const valu
   return out;
 }
 
+// In most BPE files every token but the single characters is made by one merge. Where that holds but for a few tokens
+// that two merges make, and as many that none makes, a merge has been damaged.
+Status check_merges(const TokenizerParts& parts, const std::vector<std::pair<std::string, std::string>>& merges,
+                    const BpeOptions& options, std::string_view where) {
+  std::vector<bool> made(parts.vocabulary.size(), false);
+  size_t twice = 0;
+  std::string twice_text;
+  for (const auto& [left, right] : merges) {
+    const std::string joined = left + right.substr(options.continuing_prefix.size());
+    const TokenId id = parts.vocabulary.find(joined);
+    if (id == kNoToken) continue;
+    if (made[id]) {
+      ++twice;
+      twice_text = joined;
+    }
+    made[id] = true;
+  }
+  for (const AddedToken& token : parts.added) {
+    if (static_cast<size_t>(token.id) < made.size()) made[token.id] = true;
+  }
+  constexpr size_t kFew = 8;
+  if (twice == 0 || twice > kFew) return {};
+  size_t never = 0;
+  std::string never_text;
+  for (TokenId id = 0; id < static_cast<TokenId>(made.size()); ++id) {
+    const std::string_view token = parts.vocabulary.token(id);
+    if (made[id] || token.size() <= char_bytes(token[0]) || byte_of_token(token) >= 0) continue;
+    ++never;
+    never_text = std::string(token.substr(0, 100));
+  }
+  if (never != twice) return {};
+  return invalid_input("the merges do not fit the vocabulary",
+                       {.where = std::string(where),
+                        .expected = "one merge for each token",
+                        .found = fmt::format("two for '{}' and none for '{}'", twice_text.substr(0, 100), never_text)});
+}
+
 Status parse_bpe(const object& model, TokenizerParts& parts, std::string_view where) {
   const value* vocab = json::find(model, "vocab");
   if (!vocab || !vocab->is_object())
@@ -137,6 +174,7 @@ Status parse_bpe(const object& model, TokenizerParts& parts, std::string_view wh
   if (!merges) return invalid_input("'merges' is missing", {.where = std::string(where)});
   TARE_ASSIGN(const auto pairs, parse_merges(*merges, where));
   TARE_ASSIGN(Bpe bpe, Bpe::from_merges(parts.vocabulary, pairs, options, where));
+  TARE_TRY(check_merges(parts, pairs, options, where));
   bpe.index_bytes(parts.vocabulary);
   if (!options.unknown.empty()) parts.special.unknown = parts.vocabulary.find(options.unknown);
   parts.model = std::move(bpe);
