@@ -8,11 +8,14 @@ namespace tare::text {
 
 void AlignedText::append_original(std::string_view original, size_t offset) {
   text.append(original);
-  source.reserve(source.size() + original.size());
+  const size_t before = source.size();
+  source.resize(before + original.size());
+  ByteRange* out = source.data() + before;
   for (size_t at = 0; at < original.size();) {
     const uint32_t bytes = char_bytes(original[at]);
     const auto begin = static_cast<uint32_t>(offset + at);
-    for (uint32_t i = 0; i < bytes; ++i) source.push_back({begin, begin + bytes});
+    const ByteRange range{begin, begin + bytes};
+    for (uint32_t i = 0; i < bytes && at + i < original.size(); ++i) *out++ = range;
     at += bytes;
   }
 }
@@ -45,17 +48,27 @@ void AlignedText::transform(const std::vector<ChangedChar>& changed, size_t drop
 
 void AlignedText::replace(const std::vector<std::pair<size_t, size_t>>& ranges, std::string_view content) {
   if (ranges.empty()) return;
-  AlignedText out;
-  out.text.reserve(text.size());
-  out.source.reserve(source.size());
+  size_t removed = 0;
+  for (const auto& [begin, end] : ranges) removed += end - begin;
+  const size_t size = text.size() - removed + ranges.size() * content.size();
+  std::string new_text(size, '\0');
+  std::vector<ByteRange> new_source(size);
+  char* text_out = new_text.data();
+  ByteRange* source_out = new_source.data();
   size_t last = 0;
+  const auto keep = [&](size_t end) {
+    text_out = std::copy(text.data() + last, text.data() + end, text_out);
+    source_out = std::copy(source.data() + last, source.data() + end, source_out);
+  };
   for (const auto& [begin, end] : ranges) {
-    out.append(*this, last, begin);
-    out.append(content, end > 0 ? source[end - 1] : ByteRange{});
+    keep(begin);
+    text_out = std::copy(content.begin(), content.end(), text_out);
+    source_out = std::fill_n(source_out, content.size(), end > 0 ? source[end - 1] : ByteRange{});
     last = end;
   }
-  out.append(*this, last, text.size());
-  *this = std::move(out);
+  keep(text.size());
+  text = std::move(new_text);
+  source = std::move(new_source);
 }
 
 }  // namespace tare::text

@@ -193,7 +193,20 @@ void precompiled(const Charsmap& charsmap, AlignedText& text, uint32_t base) {
       changed.back().change += difference;
     }
   };
+  // An ASCII character before another (or the end) is a cluster of its own, but for \r\n; most have no rule.
+  bool plain[128];
+  for (int c = 0; c < 128; ++c) {
+    const char byte = static_cast<char>(c);
+    plain[c] = c != '\r' && charsmap.shortest(std::string_view(&byte, 1)).bytes == 0;
+  }
+  const auto is_ascii = [&](size_t at) { return at >= all.size() || static_cast<unsigned char>(all[at]) < 0x80; };
+  changed.reserve(all.size());
   for (size_t begin = 0; begin < all.size();) {
+    if (is_ascii(begin) && is_ascii(begin + 1) && plain[static_cast<unsigned char>(all[begin])]) {
+      changed.push_back({static_cast<char32_t>(all[begin]), 0});
+      ++begin;
+      continue;
+    }
     DecodedChar c = decode_char(all.data(), begin);
     size_t end = begin + c.bytes;
     utf8proc_int32_t state = 0;
@@ -336,10 +349,9 @@ Status normalize(const Normalizer& normalizer, AlignedText& text, uint32_t base)
         normalize_unicode(text, UnicodeForm::kNfkd, base);
         break;
       case NormalizerStep::Kind::kPrepend: {
-        AlignedText out;
-        out.append(step.content, text.source[0]);
-        out.append(text, 0, text.text.size());
-        text = std::move(out);
+        const ByteRange first = text.source[0];
+        text.text.insert(0, step.content);
+        text.source.insert(text.source.begin(), step.content.size(), first);
         break;
       }
       case NormalizerStep::Kind::kReplace: {

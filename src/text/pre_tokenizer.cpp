@@ -194,13 +194,12 @@ Status byte_level(const PreTokenizerStep& step, AlignedText& text, std::vector<P
     split_gpt2(text.text, pieces, cut_pieces);
     pieces = std::move(cut_pieces);
   }
-  std::string mapped;
   rebuild(text, pieces, 2, [&](const Piece& piece, AlignedText& out) {
     // Every byte of a character comes from what the character's first byte came from.
     for (size_t at = piece.begin; at < piece.end; ++at) {
-      mapped.clear();
-      append_utf8(mapped, byte_to_char(static_cast<uint8_t>(text.text[at])));
-      out.append(mapped, text.source[at]);
+      const size_t before = out.text.size();
+      append_utf8(out.text, byte_to_char(static_cast<uint8_t>(text.text[at])));
+      out.source.insert(out.source.end(), out.text.size() - before, text.source[at]);
     }
   });
   return {};
@@ -213,12 +212,11 @@ Status metaspace(const PreTokenizerStep& step, AlignedText& text, std::vector<Pi
     const bool prefix = !has_mark && (step.prepend == PrependScheme::kAlways ||
                                       (step.prepend == PrependScheme::kFirst && text.source[piece.begin].begin == 0));
     if (prefix) out.append(step.literal, text.source[piece.begin]);
-    for (size_t at = piece.begin; at < piece.end; ++at) {
-      if (text.text[at] == ' ') {
-        out.append(step.literal, text.source[at]);
-      } else {
-        out.append(text, at, at + 1);
-      }
+    for (size_t at = piece.begin; at < piece.end;) {
+      const size_t space = std::min<size_t>(here.find(' ', at - piece.begin), here.size()) + piece.begin;
+      out.append(text, at, space);
+      if (space < piece.end) out.append(step.literal, text.source[space]);
+      at = space + 1;
     }
   });
   if (!step.split) return {};

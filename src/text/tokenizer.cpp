@@ -56,7 +56,7 @@ StreamRule stream_rule(const Decoder& decoder) {
 // Whether the text itself can be cut and its bytes given to the model.
 void plan_direct(TokenizerState& state) {
   const auto* bpe = std::get_if<Bpe>(&state.parts.model);
-  if (!bpe || !bpe->works_on_bytes() || state.added.any_normalized()) return;
+  if (!bpe || !bpe->works_on_bytes()) return;
   bool bytes = false;
   for (const PreTokenizerStep& step : state.parts.pre_tokenizer) {
     if (step.kind == PreTokenizerStep::Kind::kByteLevel) {

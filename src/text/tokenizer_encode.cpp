@@ -62,6 +62,10 @@ void split_byte_digits(const PreTokenizerStep& step, std::string_view text, cons
     return (char_class_table()[byte_to_char(static_cast<uint8_t>(text[at]))] & kNumericOfDigits) != 0;
   };
   for (const Piece& piece : pieces) {
+    if (piece.token != kNoToken) {
+      out.push_back(piece);
+      continue;
+    }
     uint32_t begin = piece.begin;
     for (uint32_t at = piece.begin + 1; at < piece.end; ++at) {
       const bool here = numeric(at);
@@ -87,11 +91,8 @@ class Encoder {
     for (const Piece& piece : pieces) {
       if (piece.token != kNoToken) {
         emit(piece.token, {piece.begin, piece.end}, text_.substr(piece.begin, piece.end - piece.begin));
-      } else if (state_.direct &&
-                 leaves_unchanged(state_.parts.normalizer, text_.substr(piece.begin, piece.end - piece.begin))) {
-        TARE_TRY(encode_direct(piece));
       } else {
-        TARE_TRY(encode_aligned(piece));
+        TARE_TRY(encode_text(piece));
       }
     }
     post_process();
@@ -105,22 +106,47 @@ class Encoder {
     if (trims_) surfaces_.emplace_back(surface);
   }
 
-  Status encode_direct(const Piece& segment) {
+  Status encode_text(const Piece& segment) {
+    const std::string_view original = text_.substr(segment.begin, segment.end - segment.begin);
+    if (state_.direct && leaves_unchanged(state_.parts.normalizer, original)) {
+      return encode_direct(text_, segment, nullptr);
+    }
+    AlignedText text;
+    text.append_original(original, segment.begin);
+    TARE_TRY(normalize(state_.parts.normalizer, text, segment.begin));
+    if (text.text.size() > UINT32_MAX / 2) {
+      return invalid_input("text too long after normalization", {.found = fmt::format("{} bytes", text.text.size())});
+    }
+    if (text.text.empty()) return {};
+    if (state_.direct) return encode_direct(text.text, {0, static_cast<uint32_t>(text.text.size()), kNoToken}, &text);
+    return encode_aligned(text);
+  }
+
+  // Cuts the text itself and gives its bytes to the model. `aligned`: where the text comes from, if it is not text_.
+  Status encode_direct(std::string_view text, const Piece& segment, const AlignedText* aligned) {
     const auto& bpe = std::get<Bpe>(state_.parts.model);
-    std::vector<Piece> pieces{segment};
+    const auto source_of = [&](uint32_t begin, uint32_t end) -> ByteRange {
+      if (aligned) return aligned->source_of(begin, end);
+      // Whole characters.
+      while (begin > 0 && is_continuation(text[begin])) --begin;
+      while (end < text.size() && is_continuation(text[end])) ++end;
+      return {begin, end};
+    };
+    std::vector<Piece> pieces;
+    state_.added.find(text, segment.begin, segment.end, true, options_.specials_as_text, pieces);
     std::vector<Piece> next;
     for (const PreTokenizerStep& step : state_.direct_steps) {
       next.clear();
       next.reserve((segment.end - segment.begin) / 4 + 4);
-      TARE_TRY(split_pieces(step, text_, pieces, next));
+      TARE_TRY(split_pieces(step, text, pieces, next));
       std::swap(pieces, next);
     }
     for (const PreTokenizerStep& step : state_.direct_byte_steps) {
       next.clear();
       if (step.kind == PreTokenizerStep::Kind::kDigits) {
-        split_byte_digits(step, text_, pieces, next);
+        split_byte_digits(step, text, pieces, next);
       } else {
-        TARE_TRY(split_pieces(step, text_, pieces, next));
+        TARE_TRY(split_pieces(step, text, pieces, next));
       }
       std::swap(pieces, next);
     }
@@ -129,32 +155,25 @@ class Encoder {
       return {};
     };
     for (const Piece& piece : pieces) {
+      if (piece.token != kNoToken) {
+        emit(piece.token, source_of(piece.begin, piece.end), text.substr(piece.begin, piece.end - piece.begin));
+        continue;
+      }
       spans_.clear();
-      TARE_TRY(cache_.get(text_.substr(piece.begin, piece.end - piece.begin), spans_, out_.dropped_bytes, compute));
+      TARE_TRY(cache_.get(text.substr(piece.begin, piece.end - piece.begin), spans_, out_.dropped_bytes, compute));
       uint32_t at = piece.begin;
       for (const TokenSpan& span : spans_) {
-        uint32_t begin = at;
+        const uint32_t begin = at;
         at += span.bytes;
-        uint32_t end = at;
-        // Whole characters.
-        while (begin > 0 && is_continuation(text_[begin])) --begin;
-        while (end < text_.size() && is_continuation(text_[end])) ++end;
         out_.ids.push_back(span.id);
-        out_.offsets.push_back({begin, end});
+        out_.offsets.push_back(source_of(begin, at));
         if (trims_) surfaces_.emplace_back(state_.text_of(span.id));
       }
     }
     return {};
   }
 
-  Status encode_aligned(const Piece& segment) {
-    AlignedText text;
-    text.append_original(text_.substr(segment.begin, segment.end - segment.begin), segment.begin);
-    TARE_TRY(normalize(state_.parts.normalizer, text, segment.begin));
-    if (text.text.size() > UINT32_MAX / 2) {
-      return invalid_input("text too long after normalization", {.found = fmt::format("{} bytes", text.text.size())});
-    }
-    if (text.text.empty()) return {};
+  Status encode_aligned(AlignedText& text) {
     std::vector<Piece> pieces;
     state_.added.find(text.text, 0, text.text.size(), true, options_.specials_as_text, pieces);
     TARE_TRY(pre_tokenize(state_.parts.pre_tokenizer, text, pieces));
