@@ -198,30 +198,4 @@ Result<SideFiles> copy_side_files(const std::string& source, const std::string& 
   return out;
 }
 
-Status write_manifest(const std::string& folder, json::object record, const std::vector<io::WrittenFile>& written) {
-  std::map<std::string, const io::WrittenFile*> known;
-  for (const io::WrittenFile& file : written) known[fs::path(file.path).filename().string()] = &file;
-  std::vector<std::string> names;
-  std::error_code ec;
-  for (fs::recursive_directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
-    if (it->is_regular_file(ec)) names.push_back(fs::relative(it->path(), folder, ec).string());
-  }
-  if (ec) return io_error("cannot list folder", {.where = folder, .found = ec.message()});
-  std::sort(names.begin(), names.end());
-  json::array files;
-  for (const std::string& name : names) {
-    if (name == kManifestName) continue;
-    if (const auto at = known.find(name); at != known.end()) {
-      files.push_back({{"name", name}, {"bytes", at->second->bytes}, {"sha256", at->second->sha256}});
-      continue;
-    }
-    TARE_ASSIGN(const Buffer bytes, io::map_file((fs::path(folder) / name).string()));
-    files.push_back({{"name", name}, {"bytes", bytes.size()}, {"sha256", sha256_hex(bytes.bytes())}});
-  }
-  json::object manifest{{"tool", "tare"}, {"tool_version", kVersion}};
-  for (const auto& member : record) manifest[member.key()] = member.value();
-  manifest["files"] = std::move(files);
-  return write_file_atomically((fs::path(folder) / kManifestName).string(), boost::json::serialize(manifest) + "\n");
-}
-
 }  // namespace tare::checkpoints

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/result.h"
+#include "checkpoints/manifest.h"
 #include "io/output_file.h"
 #include "tensor/model_weights.h"
 
@@ -85,11 +86,5 @@ struct SideFiles {
 /// config.json and an older manifest. A GGUF holds its vocabulary and template in its metadata: they are written as
 /// `tokenizer.gguf` (metadata only), which the tokenizer's loader reads.
 Result<SideFiles> copy_side_files(const std::string& source, const std::string& folder);
-
-inline constexpr std::string_view kManifestName = "tare_manifest.json";
-
-/// Writes the manifest: `record` (settings, versions, errors) and `files`: name, bytes and SHA-256 of every file in the
-/// folder, the known ones taken from `written`.
-Status write_manifest(const std::string& folder, json::object record, const std::vector<io::WrittenFile>& written);
 
 }  // namespace tare::checkpoints

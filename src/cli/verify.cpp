@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "checkpoints/checkpoint.h"
-#include "checkpoints/text_assets.h"
+#include "checkpoints/manifest.h"
 #include "cli/command.h"
 #include "model/weight_plan.h"
 
@@ -84,11 +84,26 @@ Status compare_with(const std::string& source_path, const std::string& path, con
   return {};
 }
 
+// What tare wrote has a manifest with the hash of every file.
+Status check_files(Context& context, const std::string& folder, std::vector<Problem>& problems) {
+  Progress progress(context.progress(), "hash", 0, "files");
+  TARE_ASSIGN(const auto found, checkpoints::check_manifest(folder, [&](const std::string& file) -> Status {
+                TARE_TRY(check_interrupt("verify"));
+                progress.note(file);
+                progress.advance();
+                return {};
+              }));
+  for (const checkpoints::ManifestProblem& problem : found) problems.push_back({problem.file, "", problem.what});
+  return {};
+}
+
 Status verify(Context& context, const Options& options) {
   std::vector<Problem> problems;
   // A path that is not there is bad input; a model that cannot be read is a problem found.
   std::error_code ignored;
   if (!std::filesystem::exists(options.model, ignored)) return io_error("no such model", {.where = options.model});
+  const bool has_manifest = checkpoints::has_manifest(options.model);
+  if (has_manifest) TARE_TRY(check_files(context, options.model, problems));
   const auto opened = checkpoints::load_checkpoint(options.model);
   if (!opened.ok()) {
     problems.push_back({options.model, "", opened.error().message()});
@@ -104,10 +119,13 @@ Status verify(Context& context, const Options& options) {
     list.push_back({{"file", problem.file},
                     {"tensor", problem.tensor.empty() ? json::value() : json::value(problem.tensor)},
                     {"what", problem.what}});
-    context.say(fmt::format("problem: {}{}{}", problem.tensor, problem.tensor.empty() ? "" : ": ", problem.what));
+    context.say(fmt::format("problem: {}: {}", problem.tensor.empty() ? problem.file : problem.tensor, problem.what));
   }
-  if (problems.empty()) context.say(fmt::format("{}: all {} tensors are well", options.model, opened->names().size()));
-  context.emit({{"ok", problems.empty()}, {"problems", std::move(list)}});
+  if (problems.empty()) {
+    context.say(fmt::format("{}: all {} tensors are well{}", options.model, opened->names().size(),
+                            has_manifest ? ", and every file is as tare wrote it" : ""));
+  }
+  context.emit({{"ok", problems.empty()}, {"problems", std::move(list)}, {"manifest", has_manifest}});
   if (problems.empty()) return {};
   return make_error(ErrorKind::kGateFailed, "verification failed",
                     {.where = options.model, .found = fmt::format("{} problems", problems.size())});
