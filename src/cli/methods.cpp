@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "checkpoints/registry.h"
+#include "checkpoints/write.h"
 #include "cli/command.h"
 #include "kernels/linear.h"
 #include "kvcache/kv_format.h"
@@ -20,16 +21,21 @@ json::array strings(const std::vector<std::string_view>& from) {
 
 json::array describe_formats(Context& context) {
   json::array out;
+  const auto& writers = checkpoints::writers();
   context.say("Checkpoint formats");
   for (const checkpoints::CheckpointFormat& format : checkpoints::builtin_formats()) {
     const bool reads = format.read != nullptr;
-    context.say(fmt::format("  {:20} {:6} {}", format.name, reads ? "reads" : "",
+    const auto writer =
+        std::find_if(writers.begin(), writers.end(), [&](const auto& w) { return w.name == format.name; });
+    const bool writes = writer != writers.end();
+    context.say(fmt::format("  {:20} {:6} {:6} {}", format.name, reads ? "reads" : "", writes ? "writes" : "",
                             format.reason.empty() ? format.reads : format.reason));
     out.push_back({{"name", format.name},
                    {"alias_of", nullptr},
                    {"reads", reads},
                    {"reads_what", format.reads},
-                   {"writes", false},
+                   {"writes", writes},
+                   {"writes_what", writes ? json::value(writer->writes) : json::value()},
                    {"online", format.online},
                    {"min_capability", format.min_capability},
                    {"activation_dtypes", strings(format.activation_dtypes)},
