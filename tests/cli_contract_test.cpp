@@ -109,6 +109,14 @@ TEST(CliContract, DoctorHasItsKeys) {
   EXPECT_GT(document.at("expected").at("decode_tokens_per_s_per_gb").to_number<double>(), 0.0);
 }
 
+TEST(CliContract, CtrlCStopsWithExitCode4) {
+  // The command waits for an input that never ends.
+  const Finished done = tare_run({"template", "--template", "-", "--messages", "-"},
+                                 {.keep_input_open = true, .interrupt_after_ms = 1000, .timeout_ms = 20000});
+  EXPECT_EQ(done.exit_code, 4) << "signal " << done.signal << " " << done.err;
+  EXPECT_THAT(done.err, HasSubstr("was interrupted"));
+}
+
 TEST(JsonLine, ReplacesWhatJsonCannotSay) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(cli::json_line(json::object{{"a", nan}, {"b", json::array{1, 0.5}}}), R"({"a":null,"b":[1,5E-1]})");

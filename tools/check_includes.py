@@ -39,8 +39,10 @@ def offences(root):
                 if not (root.parent / "include" / included).exists():
                     yield f'{name}: "{included}" is no header under src/ or include/; write it from src/'
             elif target == "testing":
-                if not path.name.endswith("_test.cpp"):
+                if not path.name.endswith(("_test.cpp", "_for_tests.h")):
                     yield f'{name}: "{included}" is for tests only'
+            elif included.endswith("_for_tests.h") and not path.name.endswith(("_test.cpp", "_for_tests.h")):
+                yield f'{name}: "{included}" is for tests only'
             elif target != room and LEVEL[target] >= LEVEL[room]:
                 relation = "a neighbour" if LEVEL[target] == LEVEL[room] else "above"
                 yield f'{name}: "{included}": {target} is {relation}, includes go down only'

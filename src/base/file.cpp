@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/interrupt.h"
+
 namespace tare {
 
 namespace fs = std::filesystem;
@@ -70,7 +72,10 @@ Result<std::string> read_text_file(const std::string& path, size_t max_bytes) {
   char chunk[1 << 16];
   while (true) {
     const ssize_t got = ::read(fd.get(), chunk, sizeof chunk);
-    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EINTR) {
+      TARE_TRY(check_interrupt("reading " + path));  // a pipe may never end
+      continue;
+    }
     if (got < 0) return from_errno("cannot read file", path);
     if (got == 0) break;
     content.append(chunk, static_cast<size_t>(got));

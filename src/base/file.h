@@ -7,8 +7,8 @@
 
 namespace tare {
 
-/// The whole file as bytes. Errors: kIo (cannot open or read), kInvalidInput (not a regular file, larger than the
-/// limit).
+/// The whole file as bytes. Errors: kIo (cannot open or read), kInvalidInput (a folder, larger than the limit),
+/// kInterrupted.
 Result<std::string> read_text_file(const std::string& path, size_t max_bytes = size_t{1} << 30);
 
 /// Writes a file so that a crash leaves either the old content or the new: temporary name, fsync, rename, fsync of the

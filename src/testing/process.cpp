@@ -75,7 +75,8 @@ Finished run_process(const std::vector<std::string>& command, const ProcessOptio
   bool interrupt_sent = false, killed = false;
   size_t sent = 0;
   while (out.read >= 0 || err.read >= 0) {
-    if (in.write >= 0 && sent == options.input.size()) Pipe::close_end(in.write);
+    const bool all_sent = sent == options.input.size();
+    if (in.write >= 0 && all_sent && !options.keep_input_open) Pipe::close_end(in.write);
     std::array<pollfd, 3> waits = {
         {{out.read, POLLIN, 0}, {err.read, POLLIN, 0}, {in.write, static_cast<short>(POLLOUT), 0}}};
     ::poll(waits.data(), waits.size(), 20);
@@ -90,7 +91,7 @@ Finished run_process(const std::vector<std::string>& command, const ProcessOptio
     };
     drain(waits[0], out.read, finished.out);
     drain(waits[1], err.read, finished.err);
-    if (in.write >= 0 && (waits[2].revents & (POLLOUT | POLLERR))) {
+    if (!all_sent && (waits[2].revents & (POLLOUT | POLLERR))) {
       const ssize_t put = ::write(in.write, options.input.data() + sent, options.input.size() - sent);
       if (put > 0)
         sent += static_cast<size_t>(put);

@@ -16,6 +16,7 @@ struct Finished {
 
 struct ProcessOptions {
   std::string input;                                             // standard input
+  bool keep_input_open = false;                                  // no end of file after it
   std::vector<std::pair<std::string, std::string>> environment;  // added to this process's
   int interrupt_after_ms = 0;                                    // send SIGINT after that time; 0: never
   int timeout_ms = 120000;                                       // then SIGKILL
