@@ -3,11 +3,13 @@
 #include "checkpoints/compressed_tensors_config.h"
 #include "checkpoints/format.h"
 #include "checkpoints/parts.h"
+#include "checkpoints/write.h"
 
 namespace tare::checkpoints {
 
 /// compressed-tensors: all its storage formats (docs/formats.md 3).
 CheckpointFormat compressed_tensors_format();
+CheckpointWriter compressed_tensors_writer();
 
 /// What a storage format has to read: one module, the group it falls in, and what to call the result.
 struct CtModule {

@@ -420,8 +420,11 @@ CheckpointFormat tare_format() {
 }
 
 CheckpointWriter tare_writer() {
-  return {
-      .name = "tare", .writes = "any quantized tensor, bit for bit", .store = store, .configuration = configuration};
+  return {.name = "tare",
+          .writes = "any quantized tensor, bit for bit",
+          .holds_kv = true,
+          .store = store,
+          .configuration = configuration};
 }
 
 }  // namespace tare::checkpoints

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 
 #include "base/file.h"
 #include "checkpoints/checkpoint.h"
@@ -268,6 +269,64 @@ TEST(TareFile, HoldsEveryReferenceCheckpoint) {
     ++count;
   }
   EXPECT_GE(count, 30);
+}
+
+// What compressed-tensors can say comes back from it exactly, and the rest is refused.
+TEST(CompressedTensorsWriter, GivesBackReferenceCheckpoints) {
+  TARE_NEEDS_FIXTURE(root, "checkpoints");
+  std::set<std::string> held, refused;
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (!entry.is_directory()) continue;
+    const std::string name = entry.path().filename().string();
+    std::string path = entry.path().string();
+    if (fs::exists(path + "/model.gguf")) path += "/model.gguf";
+    auto source = load_checkpoint(path);
+    if (!source.ok()) continue;
+    const std::string folder = testing::scratch_directory("ct_golden");
+    const auto report = write_checkpoint({.folder = folder, .format = "compressed-tensors", .weights = &*source});
+    if (!report.ok()) {
+      EXPECT_EQ(report.error().kind, ErrorKind::kUnsupported) << name << ": " << report.error().message();
+      refused.insert(name);
+      continue;
+    }
+    const auto back = load_checkpoint(folder);
+    ASSERT_TRUE(back.ok()) << name << ": " << back.error().message();
+    for (const std::string& weight : source->names()) {
+      const auto x = source->load(weight);
+      const auto y = back->load(weight);
+      ASSERT_TRUE(x.ok() && y.ok()) << name << " " << weight;
+      EXPECT_EQ(*tensor::to_f32(*x), *tensor::to_f32(*y)) << name << " " << weight;
+      EXPECT_EQ(source->find(weight)->activation, back->find(weight)->activation) << name << " " << weight;
+    }
+    held.insert(name);
+  }
+  for (const char* name : {"ct-w4a16-asym", "ct-w8a8-int8-dynamic", "ct-w8a8-int8-static-T2", "ct-fp8-dynamic-T2",
+                           "ct-w3a16-g128", "ct-fp8-block", "gptq-4bit-g128-sym", "awq-gemm-g128"}) {
+    EXPECT_TRUE(held.count(name) || !fs::exists(root + "/" + name)) << name;
+  }
+  EXPECT_GE(held.size(), 8u);
+  EXPECT_TRUE(refused.count("gguf-q4_k_m") || !fs::exists(root + "/gguf-q4_k_m"));
+}
+
+TEST(CompressedTensorsWriter, RefusesShortGroupsAndCaches) {
+  tensor::ModelWeights weights;
+  ASSERT_TRUE(weights.add("m.weight", *QuantizedTensor::make(zeros(4, 344, 4, 15))).ok());
+  WriteRequest request{
+      .folder = testing::scratch_directory("ct_short"), .format = "compressed-tensors", .weights = &weights};
+  const auto refused = write_checkpoint(request);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message().find("the last one is short"), std::string::npos) << refused.error().message();
+
+  tensor::ModelWeights fits;
+  fits.kv = {"int4", "int4"};
+  ASSERT_TRUE(fits.add("m.weight", *QuantizedTensor::make(zeros(4, 96, 4, 15))).ok());
+  request.weights = &fits;
+  EXPECT_EQ(write_checkpoint(request).error().kind, ErrorKind::kUnsupported);
+  request.allow_loss = true;
+  const auto report = write_checkpoint(request);
+  ASSERT_TRUE(report.ok()) << report.error().message();
+  ASSERT_EQ(report->losses.size(), 1u);
+  EXPECT_NE(report->losses[0].find("int4"), std::string::npos);
 }
 
 TEST(SideFiles, AreCopiedAndListed) {

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "base/version.h"
+#include "checkpoints/compressed_tensors.h"
 #include "checkpoints/source.h"
 #include "checkpoints/tare.h"
 #include "io/gguf_writer.h"
@@ -99,7 +100,7 @@ bool is_weight_file(std::string_view name) {
 }  // namespace
 
 const std::vector<CheckpointWriter>& writers() {
-  static const std::vector<CheckpointWriter> table = {tare_writer(), safetensors_writer()};
+  static const std::vector<CheckpointWriter> table = {tare_writer(), compressed_tensors_writer(), safetensors_writer()};
   return table;
 }
 
@@ -135,6 +136,15 @@ Result<WriteReport> write_checkpoint(const WriteRequest& request) {
     }
     TARE_ASSIGN(const std::vector<StoredPart> parts, parts_of(request, *writer, name, &modules));
     for (const StoredPart& part : parts) declarations.push_back({part.name, part.tensor.dtype, part.tensor.shape});
+  }
+  const tensor::KvSpec& kv = request.weights->kv;
+  if (!kv.k_dtype.empty() && !writer->holds_kv) {
+    const std::string loss = fmt::format("KV cache {}, {}: {} does not say it", kv.k_dtype, kv.v_dtype, writer->name);
+    if (!request.allow_loss) {
+      return unsupported("format cannot say the KV cache's type",
+                         {.where = request.format, .found = loss, .hint = "use --format tare or --allow-loss"});
+    }
+    report.losses.push_back(loss);
   }
   json::object config = request.weights->config;
   config.erase("quantization_config");

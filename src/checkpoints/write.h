@@ -40,6 +40,7 @@ struct WriteRequest;
 struct CheckpointWriter {
   std::string_view name;
   std::string_view writes;  // in words, for the table of methods
+  bool holds_kv = false;    // its configuration says what the KV cache should be
 
   /// The tensors of one quantized matrix, without copying where the layout allows. Nothing may be lost: what the format
   /// cannot say is an error (kUnsupported) that names it. nullptr: the format holds dense weights only.
@@ -62,6 +63,7 @@ struct WriteRequest {
   const tensor::ModelWeights* weights = nullptr;
   json::object settings;  // more keys for quantization_config, where the format takes any: scheme, calibration, ...
   std::optional<tensor::DType> dense_dtype;  // of dense weights; nothing: as they are
+  bool allow_loss = false;                   // what the format cannot say is left out and listed, instead of refused
   uint64_t max_shard_bytes = uint64_t{5} << 30;
   std::function<Status(const std::string& name)> progress;  // before each weight is written; an error stops
 };

@@ -5,6 +5,7 @@ namespace tare::cli {
 // One row a subcommand, each described in its own file; the order is that of `tare --help`.
 extern const Command kGenerate;
 extern const Command kChat;
+extern const Command kQuantize;
 extern const Command kEvalPpl;
 extern const Command kEvalKld;
 extern const Command kEvalLogits;
@@ -22,6 +23,7 @@ const std::vector<const Command*>& builtin_commands() {
   static const std::vector<const Command*> commands = {
       &kGenerate,
       &kChat,
+      &kQuantize,
       &kEvalPpl,
       &kEvalKld,
       &kEvalLogits,

@@ -189,6 +189,36 @@ uint8_t ChosenGrid::encode(int64_t row, int64_t column, float value) const {
   return 0;
 }
 
+void ChosenGrid::encode_row(int64_t row, const float* values, uint8_t* codes) const {
+  const int mask = (1 << spec_.bits) - 1;
+  const auto p = static_cast<float>(spec_.protected_range);
+  for (int64_t first = 0; first < k_; first += width_) {
+    const int64_t last = std::min(first + width_, k_);
+    const Cell c = cell(row, first);
+    switch (spec_.kind) {
+      case GridKind::kInteger:
+        for (int64_t i = first; i < last; ++i) {
+          codes[i] = static_cast<uint8_t>(round_clamp(round_half_even(values[i] / c.scale) + c.zero, lo_, hi_) & mask);
+        }
+        break;
+      case GridKind::kMinimum:
+      case GridKind::kQoqChannel:
+        for (int64_t i = first; i < last; ++i) {
+          codes[i] = static_cast<uint8_t>(round_clamp((values[i] - c.minimum) / c.scale, lo_, hi_));
+        }
+        break;
+      case GridKind::kProgressive: {
+        const float row_scale = row_scales_[static_cast<size_t>(row)];
+        for (int64_t i = first; i < last; ++i) {
+          const float v = std::clamp(values[i] / row_scale, -p, p);
+          codes[i] = static_cast<uint8_t>(round_clamp((v - c.minimum) / c.scale, lo_, hi_));
+        }
+        break;
+      }
+    }
+  }
+}
+
 float ChosenGrid::decode(int64_t row, int64_t column, uint8_t code) const {
   const Cell& c = cell(row, column);
   switch (spec_.kind) {
@@ -212,9 +242,13 @@ Result<tensor::QuantizedTensor> ChosenGrid::finish(std::span<const uint8_t> code
   const int64_t stride = packed_bytes(k_, spec_.bits);
   std::vector<std::byte> packed(static_cast<size_t>(n_ * stride));
   for (int64_t row = 0; row < n_; ++row) {
-    for (int64_t i = 0; i < k_; ++i) {
-      write_code(packed.data() + row * stride, i * spec_.bits, spec_.bits, codes[static_cast<size_t>(row * k_ + i)]);
+    const uint8_t* in = codes.data() + row * k_;
+    std::byte* out = packed.data() + row * stride;
+    int64_t i = 0;
+    if (spec_.bits == 4) {
+      for (; i + 1 < k_; i += 2) out[i / 2] = static_cast<std::byte>(in[i] | in[i + 1] << 4);
     }
+    for (; i < k_; ++i) write_code(out, i * spec_.bits, spec_.bits, in[i]);
   }
   f.codes = Buffer::own(std::move(packed));
   f.code_stride = stride;
@@ -273,7 +307,7 @@ Result<tensor::QuantizedTensor> round_to_nearest(const GridSpec& spec, const flo
   std::vector<uint8_t> codes(static_cast<size_t>(n * k));
   pool.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      for (int64_t i = 0; i < k; ++i) codes[static_cast<size_t>(row * k + i)] = grid.encode(row, i, w[row * k + i]);
+      grid.encode_row(row, w + row * k, codes.data() + row * k);
     }
   });
   return grid.finish(codes, std::move(format));

@@ -38,6 +38,7 @@ struct GridSpec {
   int protected_range = 119;                        // kProgressive
 
   int64_t group_width(int64_t k) const { return group_size <= 0 || group_size > k ? k : group_size; }
+  bool operator==(const GridSpec&) const = default;
 };
 
 /// "u4 g128 progressive p119", for reports.
@@ -63,6 +64,8 @@ class ChosenGrid {
   /// Nearest code of a value at (row, column), ties to even, clamped. Any finite value is legal (GPTQ moves them).
   uint8_t encode(int64_t row, int64_t column, float value) const;
   float decode(int64_t row, int64_t column, uint8_t code) const;
+  /// encode of a whole row: values [K] -> codes [K].
+  void encode_row(int64_t row, const float* values, uint8_t* codes) const;
 
   /// The quantized tensor with these codes, [N*K] in row-major order.
   Result<tensor::QuantizedTensor> finish(std::span<const uint8_t> codes, std::string format) const;

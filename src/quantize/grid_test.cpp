@@ -127,6 +127,9 @@ TEST(Grid, DecodeIsWhatTheTensorSays) {
     const ChosenGrid grid = *ChosenGrid::choose(spec, w.data(), 3, 200, pool);
     std::vector<uint8_t> codes;
     for (int64_t i = 0; i < 600; ++i) codes.push_back(grid.encode(i / 200, i % 200, w[static_cast<size_t>(i)]));
+    std::vector<uint8_t> row_codes(codes.size());
+    for (int64_t row = 0; row < 3; ++row) grid.encode_row(row, w.data() + row * 200, row_codes.data() + row * 200);
+    EXPECT_EQ(codes, row_codes) << describe(spec);
     const std::vector<float> back = tensor::dequantize(*grid.finish(codes, "test"));
     for (int64_t i = 0; i < 600; ++i) {
       EXPECT_EQ(grid.decode(i / 200, i % 200, codes[static_cast<size_t>(i)]), back[static_cast<size_t>(i)])

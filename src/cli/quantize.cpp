@@ -1,0 +1,223 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <chrono>
+
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/progress.h"
+#include "base/size_text.h"
+#include "base/version.h"
+#include "checkpoints/checkpoint.h"
+#include "checkpoints/write.h"
+#include "cli/command.h"
+#include "quantize/pipeline.h"
+
+namespace tare::cli {
+
+namespace {
+
+struct Flags {
+  std::string model;
+  std::string method = "rtn";
+  std::string out;
+  std::string format = "tare";
+  quantize::SchemeFlags scheme;
+  bool symmetric = false;
+  bool asymmetric = false;
+  std::vector<std::string> ignore;
+  std::vector<std::string> set;
+  std::string head = "source";
+  std::string gate = "off";
+  bool dequantize_first = false;
+  bool overwrite = false;
+  bool allow_loss = false;
+};
+
+json::object matrix_json(const quantize::MatrixReport& m) {
+  return {{"name", m.name},           {"scheme", m.scheme}, {"bpw", m.bpw},      {"error", m.error},
+          {"error_rtn", m.error_rtn}, {"tokens", m.tokens}, {"status", m.status}};
+}
+
+// The head as the format can hold it. Only tare's own file has a quantized embedding table.
+Result<quantize::HeadChoice> head_choice(const Flags& flags, const tensor::ModelWeights& source,
+                                         std::vector<std::string>& substitutions) {
+  TARE_ASSIGN(const quantize::HeadChoice head, quantize::parse_head(flags.head));
+  if (flags.format == "tare") return head;
+  if (head == quantize::HeadChoice::kInt8 || head == quantize::HeadChoice::kInt8A8) {
+    return unsupported("format has no quantized embedding table",
+                       {.where = "--head " + flags.head, .found = flags.format, .hint = "use --format tare"});
+  }
+  if (head != quantize::HeadChoice::kSource) return head;
+  for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+    const tensor::WeightInfo* info = source.find(name);
+    if (!info || !std::holds_alternative<tensor::QuantSpec>(info->form)) continue;
+    substitutions.push_back(
+        fmt::format("{}: {} holds no quantized table, so --head bfloat16 is used", name, flags.format));
+    return quantize::HeadChoice::kBF16;
+  }
+  return head;
+}
+
+Status run(Context& context, Flags& flags) {
+  const auto started = std::chrono::steady_clock::now();
+  if (flags.gate != "off") {
+    return unsupported("the gate is not built yet", {.where = "--gate " + flags.gate, .hint = "pass --gate off"});
+  }
+  quantize::PipelineOptions options;
+  TARE_ASSIGN(options.recipe, quantize::find_recipe(flags.method));
+  if (flags.symmetric || flags.asymmetric) flags.scheme.symmetric = flags.symmetric;
+  TARE_ASSIGN(options.scheme, quantize::resolve_scheme(*options.recipe, flags.scheme, &options.widths));
+  for (const std::string& text : flags.set) {
+    TARE_ASSIGN(quantize::SchemeException exception, quantize::parse_exception(text));
+    options.exceptions.push_back(std::move(exception));
+  }
+  TARE_ASSIGN([[maybe_unused]] const auto* writer, checkpoints::find_writer(flags.format));
+  options.ignore = flags.ignore;
+  options.dequantize_first = flags.dequantize_first;
+  options.budget = &context.memory();
+
+  TARE_ASSIGN(tensor::ModelWeights loaded, checkpoints::load_checkpoint(flags.model));
+  const auto source = std::make_shared<const tensor::ModelWeights>(std::move(loaded));
+  TARE_ASSIGN(const model::Architecture arch, model::describe_architecture(source->config));
+  std::vector<std::string> substitutions = source->notes;
+  substitutions.insert(substitutions.end(), arch.notes.begin(), arch.notes.end());
+  // Others load a compressed-tensors scale in the type of the model, so it is made in that type.
+  if (flags.format == "compressed-tensors" && flags.scheme.scale_dtype.empty() && options.scheme.grid.bits < 8) {
+    for (const char* key : {"torch_dtype", "dtype"}) {
+      const json::value* dtype = json::find(source->config, key);
+      if (dtype && dtype->is_string() && dtype->get_string() == "bfloat16") {
+        options.scheme.grid.scale_dtype = tensor::DType::kBF16;
+      }
+    }
+  }
+  TARE_ASSIGN(options.head, head_choice(flags, *source, substitutions));
+  // Made before the work: a name that is taken is told now.
+  TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, flags.overwrite));
+
+  std::unique_ptr<Progress> progress;
+  options.progress = [&](const quantize::MatrixReport& matrix, int64_t, int64_t total) {
+    if (!progress) progress = std::make_unique<Progress>(context.progress(), "quantize", total, "matrices");
+    progress->note(matrix.name);
+    progress->advance();
+  };
+  TARE_ASSIGN(const quantize::Outcome outcome, quantize::quantize_model(source, arch, options, context.pool()));
+  progress.reset();
+  substitutions.insert(substitutions.end(), outcome.substitutions.begin(), outcome.substitutions.end());
+
+  const int64_t group = options.scheme.grid.group_size;
+  const std::string scheme = quantize::describe(options.widths);
+  TARE_ASSIGN(const checkpoints::SideFiles side, checkpoints::copy_side_files(flags.model, folder.path()));
+  progress = std::make_unique<Progress>(context.progress(), "write",
+                                        static_cast<int64_t>(outcome.weights.names().size()), "tensors");
+  TARE_ASSIGN(const checkpoints::WriteReport written,
+              checkpoints::write_checkpoint({.folder = folder.path(),
+                                             .format = flags.format,
+                                             .weights = &outcome.weights,
+                                             .settings = {{"scheme", scheme},
+                                                          {"method", flags.method},
+                                                          {"group_size", group > 0 ? group : -1},
+                                                          {"head", quantize::head_name(options.head)},
+                                                          {"transforms", json::array()},
+                                                          {"calibration", nullptr}},
+                                             .allow_loss = flags.allow_loss,
+                                             .progress = [&](const std::string&) -> Status {
+                                               progress->advance();
+                                               return check_interrupt("quantize");
+                                             }}));
+  progress.reset();
+  substitutions.insert(substitutions.end(), side.notes.begin(), side.notes.end());
+  for (const std::string& name : side.left_out) substitutions.push_back("left out " + name);
+  substitutions.insert(substitutions.end(), written.losses.begin(), written.losses.end());
+
+  json::array matrices;
+  for (const quantize::MatrixReport& matrix : outcome.matrices) matrices.push_back(matrix_json(matrix));
+  const double bpw = 8.0 * static_cast<double>(outcome.stored_bytes) / static_cast<double>(outcome.parameters);
+  json::object record{{"method", flags.method},
+                      {"scheme", scheme},
+                      {"grid", quantize::describe(options.scheme)},
+                      {"source", flags.model},
+                      {"source_format", source->format},
+                      {"bpw", bpw},
+                      {"error_kind", outcome.error_kind},
+                      {"substitutions", json::array(substitutions.begin(), substitutions.end())},
+                      {"copied", json::array(side.copied.begin(), side.copied.end())},
+                      {"layers", matrices}};
+  TARE_TRY(checkpoints::write_manifest(folder.path(), record, written.files));
+  TARE_TRY(check_interrupt("quantize"));
+  TARE_TRY(folder.commit());
+
+  int64_t bytes = 0;
+  for (const io::WrittenFile& file : written.files) bytes += static_cast<int64_t>(file.bytes);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  double worst = 0;
+  std::string worst_name;
+  for (const quantize::MatrixReport& matrix : outcome.matrices) {
+    if (matrix.error < worst) continue;
+    worst = matrix.error;
+    worst_name = matrix.name;
+  }
+  context.say(fmt::format("{}: {} {}, {} matrices, {:.3f} bits per weight over the whole model, {}", flags.out, scheme,
+                          flags.method, outcome.matrices.size(), bpw, size_text(static_cast<uint64_t>(bytes))));
+  context.say(fmt::format("largest {} error {:.3e} in {}", outcome.error_kind, worst, worst_name));
+  for (const std::string& text : substitutions) context.say("note: " + text);
+  context.say(fmt::format("{:.1f} s, peak memory {}", seconds, size_text(peak_rss_bytes())));
+  context.emit({{"out", flags.out},
+                {"format", flags.format},
+                {"scheme", scheme},
+                {"bpw", bpw},
+                {"bytes", bytes},
+                {"seconds", seconds},
+                {"peak_rss_bytes", peak_rss_bytes()},
+                {"error_kind", outcome.error_kind},
+                {"layers", std::move(matrices)},
+                {"substitutions", json::array(substitutions.begin(), substitutions.end())},
+                {"copied", json::array(side.copied.begin(), side.copied.end())},
+                {"gate", nullptr}});
+  return {};
+}
+
+void declare(CLI::App& app, Flags& f) {
+  app.add_option("MODEL", f.model, "Hugging Face directory, .gguf or .safetensors file")->required();
+  app.add_option("--method", f.method, "recipe (see `tare methods`)")->capture_default_str();
+  app.add_option("--out", f.out, "folder of the result; must not exist yet")->required();
+  app.add_option("--format", f.format, "checkpoint format of the result")->capture_default_str();
+  app.add_option("--scheme", f.scheme.scheme, "widths, as W4A8KV4 (default: the method's)");
+  app.add_option("--bits", f.scheme.bits, "weight width, 2..8");
+  app.add_option("--group-size", f.scheme.group_size, "inputs that share a scale, -1 for a whole row");
+  auto* symmetric = app.add_flag("--symmetric", f.symmetric, "zero point fixed");
+  app.add_flag("--asymmetric", f.asymmetric, "a zero point a group")->excludes(symmetric);
+  app.add_option("--grid", f.scheme.grid, "integer, minimum, progressive or qoq-channel (default: by scheme)");
+  app.add_option("--scale-rule", f.scheme.scale_rule,
+                 "absmax: absmax/(2^(b-1)-1), the default; compressed-tensors: absmax/((2^b-1)/2)");
+  app.add_option("--scale-dtype", f.scheme.scale_dtype, "float16, bfloat16 or float32 (default: by scheme)");
+  app.add_option("--head", f.head, "embedding and head: source, bfloat16, float16, float32, int8, int8-a8")
+      ->capture_default_str();
+  app.add_flag("--dequantize-first", f.dequantize_first, "quantize a checkpoint that is quantized already");
+  app.add_flag("--allow-loss", f.allow_loss, "leave out what the format cannot say, and list it");
+  app.add_flag("--overwrite", f.overwrite, "replace --out when it exists");
+  app.add_option("--gate", f.gate, "limits for the result, or off")->capture_default_str();
+}
+
+}  // namespace
+
+extern const Command kQuantize;
+const Command kQuantize = {
+    .name = "quantize",
+    .summary = "make a smaller model and say what it cost",
+    .examples =
+        "tare quantize model/ --out out/ --scheme W4A8 --group-size 128\n"
+        "tare quantize model.gguf --out out/ --scheme W8A8 --format compressed-tensors\n"
+        "tare quantize model/ --out out/ --bits 3 --set '.*down_proj:bits=4' --ignore '.*layers\\.0\\..*'",
+    .declare = [](CLI::App& app) -> Runner {
+      auto flags = std::make_shared<Flags>();
+      declare(app, *flags);
+      add_repeated(app, "--ignore", flags->ignore,
+                   "modules that stay as they are (pattern from the start of the name)");
+      add_repeated(app, "--set", flags->set, "exception, as 'RE:bits=8,group_size=32'");
+      return [flags](Context& context) { return run(context, *flags); };
+    },
+};
+
+}  // namespace tare::cli
