@@ -46,7 +46,8 @@ Result<ActivationSpec> read_activation(const CtGroup& group, Parts& parts) {
     if (!args.symmetric) return refuse("a zero point on floats");
   } else {
     if (args.bits != 8 && args.bits != 4) return refuse(fmt::format("{} bits", args.bits));
-    out.type = args.bits == 4 ? ActivationType::kS4 : args.symmetric ? ActivationType::kS8 : ActivationType::kU8;
+    out.type = args.bits == 4 ? ActivationType::kS4 : ActivationType::kS8;
+    out.symmetric = args.symmetric;
     if (args.bits == 4 && !args.symmetric) return refuse("an asymmetric 4-bit form");
   }
   out.dynamic = args.dynamic != CtArgs::Dynamic::kStatic;
@@ -72,7 +73,7 @@ Result<ActivationSpec> read_activation(const CtGroup& group, Parts& parts) {
       return make_error(ErrorKind::kNotFinite, "bad activation scale",
                         {.where = parts.name("input_global_scale"), .found = fmt::format("{}", global)});
     }
-    out.scale = global;
+    out.scale = 1.0f / global;  // the file's number divides
     return out;
   }
   if (out.dynamic) return out;
@@ -85,7 +86,6 @@ Result<ActivationSpec> read_activation(const CtGroup& group, Parts& parts) {
   if (!args.symmetric) {
     TARE_ASSIGN(const float zero, parts.take_scalar("input_zero_point", {DType::kI8}));
     out.zero = static_cast<int32_t>(zero);
-    out.type = ActivationType::kS8;  // the stored zero point counts from signed codes
   }
   return out;
 }

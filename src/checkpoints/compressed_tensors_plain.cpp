@@ -50,14 +50,6 @@ Result<Buffer> narrow_codes(const Plain& p, const Buffer& bytes) {
   return Buffer::own(std::move(out));
 }
 
-Status check_e4m3(const Buffer& codes, const std::string& module) {
-  const auto bad = std::find_if(codes.bytes().begin(), codes.bytes().end(),
-                                [](std::byte b) { return (b & std::byte{0x7f}) == std::byte{0x7f}; });
-  if (bad == codes.bytes().end()) return {};
-  return make_error(ErrorKind::kNotFinite, "weight holds NaN or inf",
-                    {.where = fmt::format("{}.weight, byte {}", module, bad - codes.bytes().begin())});
-}
-
 Result<tensor::QuantizedTensor> build(const Plain& p) {
   tensor::QuantizedFields f{.n = p.n, .k = p.k};
   Buffer codes = p.codes.data;
@@ -68,7 +60,7 @@ Result<tensor::QuantizedTensor> build(const Plain& p) {
   if (p.args.floating) {
     f.kind = tensor::CodeKind::kE4M3;
     f.bits = 8;
-    TARE_TRY(check_e4m3(codes, p.module));
+    TARE_TRY(check_e4m3(codes, p.module + ".weight"));
     f.codes = std::move(codes);
   } else {
     f.kind = tensor::CodeKind::kInt;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -111,6 +112,39 @@ Buffer transpose(const Buffer& data, int64_t rows, int64_t columns, int element_
   return Buffer::own(std::move(out));
 }
 
+bool names_module(std::string_view entry, std::string_view module) {
+  if (entry.empty()) return false;
+  for (size_t at = module.find(entry); at != module.npos; at = module.find(entry, at + 1)) {
+    const size_t end = at + entry.size();
+    if ((at == 0 || module[at - 1] == '.') && (end == module.size() || module[end] == '.')) return true;
+  }
+  return false;
+}
+
+Result<std::vector<std::string>> string_list(const json::object& from, std::string_view key, std::string_view where) {
+  std::vector<std::string> out;
+  const json::value* list = json::find(from, key);
+  if (!list) return out;
+  const auto wrong = [&] {
+    return invalid_input(fmt::format("'{}' is no list of names", key), {.where = std::string(where)});
+  };
+  if (!list->is_array()) return wrong();
+  for (const json::value& entry : list->get_array()) {
+    if (!entry.is_string()) return wrong();
+    out.emplace_back(entry.get_string());
+  }
+  return out;
+}
+
+Status check_e4m3(const Buffer& codes, const std::string& name) {
+  const auto bytes = codes.bytes();
+  const auto bad =
+      std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return (b & std::byte{0x7f}) == std::byte{0x7f}; });
+  if (bad == bytes.end()) return {};
+  return make_error(ErrorKind::kNotFinite, "weight holds NaN or inf",
+                    {.where = fmt::format("{}, byte {}", name, bad - bytes.begin())});
+}
+
 Result<std::vector<int64_t>> integers(const Tensor& t, std::string_view name) {
   std::vector<int64_t> out(static_cast<size_t>(t.count()));
   for (size_t i = 0; i < out.size(); ++i) {
@@ -158,6 +192,22 @@ Result<std::shared_ptr<const std::vector<int32_t>>> group_map(const Tensor& g_id
   }
   if (natural) return std::shared_ptr<const std::vector<int32_t>>();
   return std::shared_ptr<const std::vector<int32_t>>(std::make_shared<std::vector<int32_t>>(std::move(map)));
+}
+
+Status add_decoded(tensor::ModelWeights& out, const std::string& weight, const tensor::Shape& shape,
+                   int64_t stored_bytes, std::function<Result<std::vector<float>>()> decode) {
+  tensor::WeightInfo info{.shape = shape, .form = DType::kF32, .stored_bytes = stored_bytes};
+  return out.add(weight, std::move(info), [weight, shape, decode = std::move(decode)]() -> Result<tensor::Weight> {
+    auto values = decode();
+    if (!values.ok()) {
+      Error error = std::move(values).error();
+      if (error.where.find(weight) == error.where.npos) error.where = weight + ", " + error.where;
+      return error;
+    }
+    Tensor dense = Tensor::from_f32(shape, std::move(values).value());
+    TARE_TRY(check_finite(dense, weight));
+    return tensor::Weight(std::move(dense));
+  });
 }
 
 Status add_quantized(tensor::ModelWeights& out, const std::string& weight, const tensor::Shape& shape,

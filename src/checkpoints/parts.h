@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -63,6 +64,13 @@ inline uint32_t word_at(const Buffer& data, int64_t index) {
   return word;
 }
 
+/// True if `entry` names the module: the whole of it, a dotted part of it or a run of parts ("lm_head",
+/// "mlp.gate" in "model.layers.0.mlp.gate").
+bool names_module(std::string_view entry, std::string_view module);
+
+/// A list of names in a configuration (absent or null: empty). Errors: something else than a list of strings.
+Result<std::vector<std::string>> string_list(const json::object& from, std::string_view key, std::string_view where);
+
 /// I32 or I64 tensor as integers.
 Result<std::vector<int64_t>> integers(const tensor::Tensor& t, std::string_view name);
 
@@ -71,6 +79,13 @@ Result<std::vector<int64_t>> integers(const tensor::Tensor& t, std::string_view 
 /// Errors: a group outside, a group of another size.
 Result<std::shared_ptr<const std::vector<int32_t>>> group_map(const tensor::Tensor& g_idx, int64_t k, int64_t group,
                                                               std::string_view name);
+
+/// Refuses the NaN codes of e4m3 (0x7f and 0xff), naming the byte.
+Status check_e4m3(const Buffer& codes, const std::string& name);
+
+/// A weight whose stored form the quantized type does not have: it is decoded to f32 when loaded.
+Status add_decoded(tensor::ModelWeights& out, const std::string& weight, const tensor::Shape& shape,
+                   int64_t stored_bytes, std::function<Result<std::vector<float>>()> decode);
 
 /// Adds "P.weight" with a loader that builds the quantized tensor when asked; errors of the loader name the weight.
 Status add_quantized(tensor::ModelWeights& out, const std::string& weight, const tensor::Shape& shape,

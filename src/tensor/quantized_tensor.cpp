@@ -466,15 +466,17 @@ void dequantize(const QuantizedTensor& source, int64_t begin, int64_t end, float
       case Rule::kIntegerFirst:
         for (int64_t k = 0; k < f.k; ++k) {
           const auto c = static_cast<int32_t>(out[k]);
-          int32_t inner;
+          float inner;  // a whole number in either form; rounded scales keep the sign of a zero, as the tools' f32 does
           if (f.round_inner) {
             const float z = constant_zero ? *constant_zero : zero_grid ? zero_grid->value(at(*zero_grid, n, k)) : 0.0f;
-            inner = round_clamp((f.a ? f.a->value(at(*f.a, n, k)) : 1.0f) * (static_cast<float>(c) - z), -128, 127);
+            const float scaled = (f.a ? f.a->value(at(*f.a, n, k)) : 1.0f) * (static_cast<float>(c) - z);
+            inner = round_half_even(scaled);
           } else {
-            inner = (f.a ? f.a->integer(at(*f.a, n, k)) : 1) * c + (f.b ? f.b->integer(at(*f.b, n, k)) : 0);
+            inner = static_cast<float>((f.a ? f.a->integer(at(*f.a, n, k)) : 1) * c +
+                                       (f.b ? f.b->integer(at(*f.b, n, k)) : 0));
           }
           const float outer = f.A ? f.A->value(outer_at(*f.A, n, k)) : 1.0f;
-          out[k] = f.A_divides ? static_cast<float>(inner) / outer : outer * static_cast<float>(inner);
+          out[k] = f.A_divides ? inner / outer : outer * inner;
         }
         break;
       case Rule::kNested:

@@ -94,7 +94,7 @@ struct QuantizedFields {
   std::optional<Grid> b;                        // additive term
   std::optional<Grid> B;                        // its outer multiplier, none = 1
   bool B_is_A = false;                          // or the same as A
-  bool round_inner = false;                     // kIntegerFirst with float a: the bracket is rounded to s8 (QQQ)
+  bool round_inner = false;  // kIntegerFirst with float a: a*(c-z) is rounded to a whole number (QQQ)
   std::shared_ptr<const std::vector<float>> scale_lut;  // kNested: 256 values
   float nested_offset = 0;                              // kNested
 

@@ -31,7 +31,7 @@ std::string describe(const QuantSpec& spec) {
   }
   text += spec.group_n > 1 ? fmt::format(" block {}x{}", spec.group_n, spec.group_size)
                            : fmt::format(" g{}", spec.group_size);
-  if (spec.rule == Rule::kIntegerFirst) text += spec.round_inner ? " rounded-to-s8" : " progressive";
+  if (spec.rule == Rule::kIntegerFirst) text += spec.round_inner ? " rounded" : " progressive";
   if (spec.rule == Rule::kNested) text += " nested";
   if (spec.zero == ZeroKind::kInteger) text += " +zero";
   if (spec.zero == ZeroKind::kFloat) text += " +float-zero";

@@ -485,7 +485,7 @@ Verdict can_pack_float(const LinearProblem& problem) {
   const auto& spec = std::get<QuantSpec>(problem.weight);
   if (spec.kind == CodeKind::kVq) return Verdict::no("vector-quantized codes");
   if (!code_of(spec.kind, spec.bits)) return Verdict::no(fmt::format("a table of {} bits", spec.bits));
-  if (spec.round_inner) return Verdict::no("weights rounded to s8 inside their scale");
+  if (spec.round_inner) return Verdict::no("weights rounded to whole numbers inside their scale");
   if (spec.group_size < 8 && spec.group_size < problem.k)
     return Verdict::no(fmt::format("groups of {} columns", spec.group_size));
   if (spec.act_order && spec.has_outer_scale && spec.outer_group_size < problem.k) {

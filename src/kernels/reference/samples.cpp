@@ -242,7 +242,7 @@ Weight make_progressive(const SampleForm& form, int64_t n, int64_t k, SamplePatt
   return *QuantizedTensor::make(std::move(f));
 }
 
-// QQQ per group: the bracket is rounded to s8.
+// QQQ per group: the bracket is rounded to a whole number.
 Weight make_rounded(const SampleForm& form, int64_t n, int64_t k, SamplePattern pattern, uint64_t seed) {
   Random random(seed);
   QuantizedFields f{.n = n, .k = k, .kind = CodeKind::kUint, .bits = 4, .rule = Rule::kIntegerFirst};

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "checkpoints/format.h"
+
+namespace tare::checkpoints {
+
+/// bitsandbytes: NF4 and FP4, single and double quantized, and LLM.int8 (docs/formats.md 5).
+CheckpointFormat bitsandbytes_format();
+
+}  // namespace tare::checkpoints

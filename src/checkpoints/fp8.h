@@ -1,0 +1,10 @@
+#pragma once
+
+#include "checkpoints/format.h"
+
+namespace tare::checkpoints {
+
+/// quant_method fp8: e4m3 weights scaled per tensor, row or block (docs/formats.md 4).
+CheckpointFormat fp8_format();
+
+}  // namespace tare::checkpoints
