@@ -6,65 +6,53 @@ namespace tare::bench {
 
 namespace {
 
-volatile uint64_t sink;
+// The products are written in assembly: a compiler that sees constant operands computes less than it is asked for.
 
 // 24 independent accumulators, as in the 6 x 4 tile.
 __attribute__((target("avx512f,avx512bw,avx512vnni"))) double peak_vnni(int64_t rounds) {
-  __m512i acc[24];
-  for (__m512i& a : acc) a = _mm512_setzero_si512();
-  __m512i w = _mm512_set1_epi8(3), x = _mm512_set1_epi8(-5);
   for (int64_t i = 0; i < rounds; ++i) {
-    asm volatile("" : "+v"(w), "+v"(x));
-#pragma GCC unroll 24
-    for (__m512i& a : acc) a = _mm512_dpbusd_epi32(a, w, x);
+    asm volatile(
+        ".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23\n\t"
+        "vpdpbusd %%zmm30, %%zmm31, %%zmm\\r\n\t"
+        ".endr" ::
+            : "zmm0", "zmm1", "zmm2", "zmm3", "zmm4", "zmm5", "zmm6", "zmm7", "zmm8", "zmm9", "zmm10", "zmm11", "zmm12",
+              "zmm13", "zmm14", "zmm15", "zmm16", "zmm17", "zmm18", "zmm19", "zmm20", "zmm21", "zmm22", "zmm23");
   }
-  __m512i sum = acc[0];
-  for (const __m512i& a : acc) sum = _mm512_add_epi32(sum, a);
-  sink = static_cast<uint64_t>(_mm512_reduce_add_epi32(sum));
   return static_cast<double>(rounds) * 24 * 64;
 }
 
-// vpmaddubsw + vpaddw, 8 products deep, then vpmaddwd + vpaddd: 12 s16 accumulators.
+// vpmaddubsw + vpaddw, 8 products deep, then vpmaddwd + vpaddd once.
 __attribute__((target("avx2"))) double peak_u4_avx2(int64_t rounds) {
-  __m256i total = _mm256_setzero_si256();
-  __m256i w = _mm256_set1_epi8(3), x = _mm256_set1_epi8(-5);
-  const __m256i ones = _mm256_set1_epi16(1);
   for (int64_t i = 0; i < rounds; ++i) {
-    __m256i acc[10];
-    asm volatile("" : "+x"(w), "+x"(x));
-#pragma GCC unroll 10
-    for (__m256i& a : acc) a = _mm256_maddubs_epi16(w, x);
-#pragma GCC unroll 7
-    for (int j = 1; j < 8; ++j) {
-      asm volatile("" : "+x"(w), "+x"(x));
-#pragma GCC unroll 10
-      for (__m256i& a : acc) a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w, x));
-    }
-#pragma GCC unroll 10
-    for (__m256i& a : acc) total = _mm256_add_epi32(total, _mm256_madd_epi16(a, ones));
+    asm volatile(
+        ".rept 8\n\t"
+        ".irp r,0,1,2,3,4,5\n\t"
+        "vpmaddubsw %%ymm15, %%ymm14, %%ymm12\n\t"
+        "vpaddw %%ymm12, %%ymm\\r, %%ymm\\r\n\t"
+        ".endr\n\t"
+        ".endr\n\t"
+        ".irp r,0,1,2,3,4,5\n\t"
+        "vpmaddwd %%ymm15, %%ymm\\r, %%ymm12\n\t"
+        "vpaddd %%ymm12, %%ymm13, %%ymm13\n\t"
+        ".endr" ::
+            : "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm12", "ymm13");
   }
-  sink = static_cast<uint64_t>(_mm256_extract_epi64(total, 0));
-  return static_cast<double>(rounds) * 10 * 8 * 32;
+  return static_cast<double>(rounds) * 6 * 8 * 32;
 }
 
 // vpmaddwd of widened operands + vpaddd: the cheapest exact s8 x s8 without VNNI.
 __attribute__((target("avx2"))) double peak_s8_avx2(int64_t rounds) {
-  __m256i acc[12];
-  for (__m256i& a : acc) a = _mm256_setzero_si256();
-  __m256i w = _mm256_set1_epi16(3), x = _mm256_set1_epi16(-5);
   for (int64_t i = 0; i < rounds; ++i) {
-    asm volatile("" : "+x"(w), "+x"(x));
-#pragma GCC unroll 12
-    for (__m256i& a : acc) {
-      __m256i product = _mm256_madd_epi16(w, x);
-      asm volatile("" : "+x"(product));
-      a = _mm256_add_epi32(a, product);
-    }
+    asm volatile(
+        ".rept 4\n\t"
+        ".irp r,0,1,2,3,4,5\n\t"
+        "vpmaddwd %%ymm15, %%ymm14, %%ymm12\n\t"
+        "vpaddd %%ymm12, %%ymm\\r, %%ymm\\r\n\t"
+        ".endr\n\t"
+        ".endr" ::
+            : "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm12");
   }
-  __m256i sum = acc[0];
-  for (const __m256i& a : acc) sum = _mm256_add_epi32(sum, a);
-  sink = static_cast<uint64_t>(_mm256_extract_epi64(sum, 0));
-  return static_cast<double>(rounds) * 12 * 16;
+  return static_cast<double>(rounds) * 4 * 6 * 16;
 }
 
 __attribute__((target("avx512f"))) uint64_t read_avx512(const uint8_t* data, int64_t bytes) {
