@@ -16,6 +16,9 @@
 ///
 ///     codes  [column blocks][row blocks of the panel][bits lines][64 bytes]
 ///
+/// Inner scales stand in the same stream, so that few tokens read one stream of memory: before the first column block
+/// of each group `group_bytes(row_blocks)` bytes, |a: u8 [row_blocks][16]|b: s8 [row_blocks][16]|padding to a line|.
+///
 /// So one line of 4-bit codes splits with a mask and a shift into two operands of `vpdpbusd` or two pairs of
 /// `vpmaddubsw`, rows in the lanes: no horizontal sums. Both ISA levels read the same bytes.
 namespace tare::kernels {
@@ -30,25 +33,30 @@ inline constexpr int kLineBytes = 64;
 struct IntShape {
   int64_t column_blocks = 0;  // ceil(K / 32)
   int64_t group_blocks = 0;   // column blocks of one inner group; 0 = no inner scales
+  int64_t groups = 0;         // ceil(column_blocks / group_blocks)
   int64_t group_pairs = 0;    // ceil(groups / 2)
   int64_t chunk_blocks = 0;   // column blocks expanded at a time
   int64_t k = 0;
   bool wide_scales = false;  // some inner scale times the largest code exceeds a byte
+  bool fits_s8 = false;      // all a*c + b are proper s8, as QoQ makes them
 };
 
 /// The rows of one panel. Arrays have row_blocks * 16 entries, zero beyond `rows`.
 struct IntPanel {
   const uint8_t* codes = nullptr;
-  const uint8_t* inner_scale = nullptr;  // [groups][row_blocks][16]: a of w = a*c + b
-  const int8_t* inner_min = nullptr;     // [group_pairs][row_blocks][16][2]: b of groups 2p and 2p + 1
-  const float* scale = nullptr;          // S
-  const float* min = nullptr;            // R or nullptr
-  const float* bias = nullptr;           // or nullptr
-  const int32_t* zero = nullptr;         // integer zero of the codes, or nullptr when all are 0
-  const int32_t* weight_sum = nullptr;   // sum over k of the integer weights, for activations with a zero
+  const float* scale = nullptr;         // S
+  const float* min = nullptr;           // R or nullptr
+  const float* bias = nullptr;          // or nullptr
+  const int32_t* zero = nullptr;        // integer zero of the codes, or nullptr when all are 0
+  const int32_t* weight_sum = nullptr;  // sum over k of the integer weights, for activations with a zero
   int32_t row_blocks = 0;
   int32_t rows = 0;
 };
+
+/// Bytes of the inner scales and minima of one group of one panel.
+constexpr int64_t group_bytes(int64_t row_blocks) {
+  return row_blocks < 2 ? kLineBytes : row_blocks * 2 * kRowBlock;
+}
 
 /// Tokens [begin, end) of the activations.
 struct IntTokens {
@@ -72,6 +80,7 @@ struct IntGemmOps {
   /// Fills group_sums / x16 of tokens [begin, end); nullptr when nothing is wanted.
   void (*group_sums)(const IntShape&, const int8_t* x, int64_t stride, int64_t begin, int64_t end,
                      int16_t* sums) = nullptr;
+  bool sums_unless_s8 = false;  // group_sums are read only where some a*c + b is no s8
   void (*widen)(const IntShape&, const int8_t* x, int64_t stride, int64_t begin, int64_t end, int16_t* x16) = nullptr;
 };
 

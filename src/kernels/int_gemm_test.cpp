@@ -241,16 +241,24 @@ constexpr int64_t kTokenCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 1
 TEST_P(W4A8, EveryTokenCountAndOddSizes) {
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{96, 344}, {576, 128}, {33, 1031}, {1, 32}, {17, 96}}) {
     const IntegerWeight channel = per_channel_u4(n, k, [&](int64_t, int64_t) { return draw(0, 15); });
-    std::vector<int32_t> a, b;
-    for (int i = 0; i < 64 * 40; ++i) a.push_back(draw(1, 16)), b.push_back(draw(-119, 0));
-    const IntegerWeight group = progressive(
-        n, k, 128, [&](int64_t r, int64_t g) { return a[static_cast<size_t>((r % 64) * 40 + g)]; },
-        [&](int64_t r, int64_t g) { return b[static_cast<size_t>((r % 64) * 40 + g)]; },
-        [&](int64_t, int64_t) { return draw(0, 15); });
+    // Groups as QoQ makes them (every a*c + b an s8), and groups that leave s8.
+    std::vector<int32_t> a, proper, improper;
+    for (int i = 0; i < 64 * 40; ++i) {
+      a.push_back(draw(1, 16));
+      proper.push_back(draw(-128, 127 - 15 * a.back()));
+      improper.push_back(draw(-128, 127));
+    }
+    const auto at = [](const std::vector<int32_t>& values) {
+      return [&values](int64_t r, int64_t g) { return values[static_cast<size_t>((r % 64) * 40 + g)]; };
+    };
+    const auto code = [&](int64_t, int64_t) { return draw(0, 15); };
+    const IntegerWeight group = progressive(n, k, 128, at(a), at(proper), code);
+    const IntegerWeight loose = progressive(n, k, 128, at(a), at(improper), code);
     for (const int64_t m : kTokenCounts) {
       const Tokens x = make_tokens(m, k, [&](int64_t row, int64_t) { return row == 1 ? 0 : draw(-127, 127); });
       check(channel, x, m % 2 == 0, "per channel");
       check(group, x, m % 2 == 1, "g128");
+      check(loose, x, false, "g128 beyond s8");
     }
   }
 }
@@ -258,9 +266,16 @@ TEST_P(W4A8, EveryTokenCountAndOddSizes) {
 TEST_P(W4A8, AllGroupSizesWithAShortLastGroup) {
   for (const int64_t group : {32, 64, 96, 128, 160, 192, 256, 512, 344}) {
     const int64_t k = 344;
+    const auto scale = [](int64_t r, int64_t g) { return 1 + (r + 3 * g) % 16; };
+    const auto code = [&](int64_t, int64_t) { return draw(0, 15); };
     const IntegerWeight w = progressive(
-        40, k, group, [&](int64_t r, int64_t g) { return 1 + (r + 3 * g) % 16; },
-        [&](int64_t r, int64_t g) { return -((r * 5 + g * 17) % 120); }, [&](int64_t, int64_t) { return draw(0, 15); });
+        40, k, group, scale, [&](int64_t r, int64_t g) { return -((r * 5 + g * 17) % 120); }, code);
+    const IntegerWeight proper = progressive(
+        40, k, group, scale, [&](int64_t r, int64_t g) { return 127 - 15 * scale(r, g) - (r + g) % 16; }, code);
+    for (const int64_t m : {1, 3, 7, 14}) {
+      check(proper, make_tokens(m, k, [&](int64_t, int64_t) { return draw(-127, 127); }), false,
+            fmt::format("proper group {}", group));
+    }
     check(w, make_tokens(7, k, [&](int64_t, int64_t) { return draw(-127, 127); }), false,
           fmt::format("group {}", group));
   }
@@ -285,6 +300,22 @@ TEST_P(W4A8, AllInnerScalesAndMinima) {
       });
       check(w, x, false, fmt::format("scales from {}, wide {}", first, wide));
     }
+  }
+}
+
+// Every group that QoQ can make: the inner scales 1..16 with every minimum that keeps a*c + b in s8.
+TEST_P(W4A8, AllProperGroups) {
+  const int64_t k = 128;
+  for (int64_t scale = 1; scale <= 16; ++scale) {
+    const IntegerWeight w = progressive(
+        256 - 15 * scale, k, 64, [&](int64_t, int64_t) { return scale; }, [](int64_t r, int64_t) { return r - 128; },
+        [](int64_t r, int64_t i) { return (i + r) % 3 == 0   ? 15
+                                          : (i + r) % 3 == 1 ? 0
+                                                             : 15 - (i % 16); });
+    const auto token = [](int64_t row, int64_t i) {
+      return row % 4 == 0 ? 127 : row % 4 == 1 ? -127 : row % 4 == 2 ? -128 : (i % 2 != 0 ? 127 : -128);
+    };
+    for (const int64_t m : {4, 13}) check(w, make_tokens(m, k, token), false, fmt::format("scale {}", scale));
   }
 }
 

@@ -24,6 +24,7 @@ namespace {
 
 constexpr int64_t kChunkBlocks = 16;  // 512 columns of 64 rows are 32 KB of u8: most of an L1
 constexpr int64_t kUnitTokens = 240;  // tokens of one unit of work; a multiple of both tile sizes
+constexpr int64_t kFewTokens = 16;    // up to here memory is the bottleneck
 constexpr int64_t kLeastTokens = 24;  // a unit is not cut below this
 
 /// Columns that share one sum of activations, in column blocks. Groups longer than 128 are cut so that the sums stay in
@@ -42,7 +43,9 @@ IntShape shape_of(const QuantSpec& spec, int64_t k) {
   IntShape shape{.column_blocks = ceil_div(k, kColumnBlock), .chunk_blocks = kChunkBlocks, .k = k};
   shape.group_blocks = inner_group_blocks(spec, k);
   if (shape.group_blocks > 0) {
-    shape.group_pairs = ceil_div(ceil_div(shape.column_blocks, shape.group_blocks), 2);
+    shape.groups = ceil_div(shape.column_blocks, shape.group_blocks);
+    shape.group_pairs = ceil_div(shape.groups, 2);
+    shape.chunk_blocks = kChunkBlocks / shape.group_blocks * shape.group_blocks;  // whole groups
   }
   return shape;
 }
@@ -76,22 +79,17 @@ class Carver {
 
 struct Arrays {
   uint8_t* codes;
-  uint8_t* inner_scale;
-  int8_t* inner_min;
   float* scale;
   float* min;
   float* bias;
   int32_t* zero;
   int32_t* weight_sum;
 
-  Arrays(Carver& carver, const IntShape& shape, int bits, int64_t rows, const QuantSpec& spec, bool has_bias,
+  Arrays(Carver& carver, const IntShape& shape, int64_t code_bytes, int64_t rows, const QuantSpec& spec, bool has_bias,
          bool has_zero) {
-    const int64_t groups = shape.group_blocks > 0 ? ceil_div(shape.column_blocks, shape.group_blocks) : 0;
-    codes = carver.take<uint8_t>(rows / kRowBlock * shape.column_blocks * bits * kLineBytes);
-    inner_scale = groups > 0 ? carver.take<uint8_t>(groups * rows) : nullptr;
-    inner_min = groups > 0 && spec.has_min ? carver.take<int8_t>(shape.group_pairs * 2 * rows) : nullptr;
+    codes = carver.take<uint8_t>(code_bytes);
     scale = carver.take<float>(rows);
-    min = groups == 0 && spec.has_min ? carver.take<float>(rows) : nullptr;
+    min = shape.groups == 0 && spec.has_min ? carver.take<float>(rows) : nullptr;
     bias = has_bias ? carver.take<float>(rows) : nullptr;
     zero = has_zero ? carver.take<int32_t>(rows) : nullptr;
     weight_sum = carver.take<int32_t>(rows);
@@ -125,6 +123,7 @@ struct Packer {
   const Arrays& arrays;
   PackedInt& packed;
   std::atomic<bool> wide{false};
+  std::atomic<bool> leaves_s8{false};
   std::atomic<bool> overflow{false};
 
   void pack_panel(size_t index) {
@@ -139,9 +138,20 @@ struct Packer {
         if (row < problem.n) pack_row(panel, r * kRowBlock + i, row, rows.data() + i * columns);
       }
       const int64_t block_bytes = static_cast<int64_t>(spec.bits) * kLineBytes;
-      pack_row_block(rows.data(), columns, shape.column_blocks, spec.bits,
-                     const_cast<uint8_t*>(panel.codes) + r * block_bytes, panel.row_blocks * block_bytes);
+      const int64_t run = shape.groups > 0 ? shape.group_blocks : shape.column_blocks;
+      for (int64_t first = 0; first < shape.column_blocks; first += run) {
+        pack_row_block(rows.data() + first * kColumnBlock, columns, std::min(run, shape.column_blocks - first),
+                       spec.bits, block_at(panel, first) + r * block_bytes, panel.row_blocks * block_bytes);
+      }
     }
+  }
+
+  /// First line of a column block; the metadata of its group stand before the first block of the group.
+  uint8_t* block_at(const IntPanel& panel, int64_t block) const {
+    const IntShape& shape = packed.shape;
+    int64_t offset = block * panel.row_blocks * spec.bits * kLineBytes;
+    if (shape.groups > 0) offset += (block / shape.group_blocks + 1) * group_bytes(panel.row_blocks);
+    return const_cast<uint8_t*>(panel.codes) + offset;
   }
 
   void pack_row(const IntPanel& panel, int64_t in_panel, int64_t row, uint8_t* codes) {
@@ -157,17 +167,21 @@ struct Packer {
     if (f.rule == Rule::kIntegerFirst) {
       const float outer = row_value(f.A, local);
       arrays.scale[row] = f.A_divides ? 1.0f / outer : outer;
-      const int64_t rows_in_panel = panel.row_blocks * kRowBlock;
-      auto* scales = const_cast<uint8_t*>(panel.inner_scale) + in_panel;
-      auto* minima = const_cast<int8_t*>(panel.inner_min);
       for (int64_t g = 0, k = 0; k < f.k; ++g) {
         const int64_t end = std::min(f.k, k + shape.group_blocks * kColumnBlock);
         const int32_t a = f.a ? f.a->integer(f.a->row_index(local) + f.a->column_index(k)) : 1;
         const int32_t b = f.b ? f.b->integer(f.b->row_index(local) + f.b->column_index(k)) : 0;
-        scales[g * rows_in_panel] = static_cast<uint8_t>(a);
-        if (minima) minima[(g / 2 * rows_in_panel + in_panel) * 2 + g % 2] = static_cast<int8_t>(b);
+        uint8_t* group = block_at(panel, g * shape.group_blocks) - group_bytes(panel.row_blocks) + in_panel;
+        group[0] = static_cast<uint8_t>(a);
+        group[panel.row_blocks * kRowBlock] = static_cast<uint8_t>(b);
         int64_t code_sum = 0;
-        for (; k < end; ++k) code_sum += codes[k];
+        int32_t low = 15, high = 0;
+        for (; k < end; ++k) {
+          code_sum += codes[k];
+          low = std::min<int32_t>(low, codes[k]);
+          high = std::max<int32_t>(high, codes[k]);
+        }
+        if (a * low + b < -128 || a * high + b > 127) leaves_s8.store(true, std::memory_order_relaxed);
         const int64_t count = end - (g * shape.group_blocks * kColumnBlock);
         sum += a * code_sum + b * count;
         magnitude += a * code_sum + std::abs(b) * count;
@@ -283,22 +297,30 @@ Result<std::unique_ptr<PackedLinear>> int_prepack(const LinearProblem& problem, 
   const int64_t row_blocks = ceil_div(problem.n, kRowBlock);
   const int64_t rows = row_blocks * kRowBlock;
 
-  Carver measure(nullptr);
-  Arrays(measure, shape, spec.bits, rows, spec, !bias.empty(), has_zero(spec));
-  TARE_ASSIGN(packed->storage, HugeArray::make(measure.used()));
-  Carver carver(packed->storage.data());
-  const Arrays arrays(carver, shape, spec.bits, rows, spec, !bias.empty(), has_zero(spec));
-
-  const int64_t groups = shape.group_blocks > 0 ? ceil_div(shape.column_blocks, shape.group_blocks) : 0;
+  // Panels, their sizes first: how the codes lie depends on them.
+  struct Place {
+    int64_t block, row_blocks, offset;
+  };
+  std::vector<Place> places;
+  int64_t code_bytes = 0;
   int64_t size = panel_row_blocks(row_blocks, pool.size());
   for (int64_t block = 0; block < row_blocks; block += size) {
     while (block + size > row_blocks) size /= 2;
-    const int64_t row = block * kRowBlock;
-    IntPanel panel{.row_blocks = static_cast<int32_t>(size),
-                   .rows = static_cast<int32_t>(std::min(problem.n - row, size * kRowBlock))};
-    panel.codes = arrays.codes + block * shape.column_blocks * spec.bits * kLineBytes;
-    if (arrays.inner_scale) panel.inner_scale = arrays.inner_scale + row * groups;
-    if (arrays.inner_min) panel.inner_min = arrays.inner_min + row * shape.group_pairs * 2;
+    places.push_back({block, size, code_bytes});
+    code_bytes += size * shape.column_blocks * spec.bits * kLineBytes + shape.groups * group_bytes(size);
+  }
+
+  Carver measure(nullptr);
+  Arrays(measure, shape, code_bytes, rows, spec, !bias.empty(), has_zero(spec));
+  TARE_ASSIGN(packed->storage, HugeArray::make(measure.used()));
+  Carver carver(packed->storage.data());
+  const Arrays arrays(carver, shape, code_bytes, rows, spec, !bias.empty(), has_zero(spec));
+
+  for (const Place& place : places) {
+    const int64_t row = place.block * kRowBlock;
+    IntPanel panel{.row_blocks = static_cast<int32_t>(place.row_blocks),
+                   .rows = static_cast<int32_t>(std::min(problem.n - row, place.row_blocks * kRowBlock))};
+    panel.codes = arrays.codes + place.offset;
     panel.scale = arrays.scale + row;
     if (arrays.min) panel.min = arrays.min + row;
     if (arrays.bias) panel.bias = arrays.bias + row;
@@ -318,6 +340,7 @@ Result<std::unique_ptr<PackedLinear>> int_prepack(const LinearProblem& problem, 
                         .hint = "use floating-point activations for this matrix"});
   }
   packed->shape.wide_scales = packer.wide;
+  packed->shape.fits_s8 = !packer.leaves_s8 && !packer.wide;
   return std::unique_ptr<PackedLinear>(std::move(packed));
 }
 
@@ -336,7 +359,7 @@ void int_run(const PackedLinear& packed_linear, const Activations& x, float* out
                    .sum = x.row_sum};
   int16_t* sums = nullptr;
   int16_t* x16 = nullptr;
-  if (ops.group_sums && shape.group_pairs > 0) {
+  if (ops.group_sums && shape.group_pairs > 0 && !(ops.sums_unless_s8 && shape.fits_s8)) {
     sums = reinterpret_cast<int16_t*>(free);
     free += round_up(x.m * shape.group_pairs * 4, kLineBytes);
   }
@@ -357,15 +380,20 @@ void int_run(const PackedLinear& packed_linear, const Activations& x, float* out
   const auto panels = static_cast<int64_t>(packed.panels.size());
   const Split split = split_tokens(x.m, panels, pool.size());
   const int64_t scratch_bytes = thread_bytes(x.m);
+  // With few tokens a thread takes runs of neighbouring panels: what it prefetches past the end of one is then its own.
+  const int64_t units = split.ranges * panels;
+  const int64_t run = x.m <= kFewTokens ? std::max<int64_t>(1, units / (4 * pool.size())) : 1;
   std::atomic<int64_t> next{0};
   auto work = [&](int thread) {
     uint8_t* scratch = free + thread * scratch_bytes;
-    for (int64_t unit; (unit = next.fetch_add(1, std::memory_order_relaxed)) < split.ranges * panels;) {
-      const auto panel = static_cast<size_t>(unit % panels);
-      IntTokens range = tokens;
-      range.begin = unit / panels * split.tokens;
-      range.end = std::min(x.m, range.begin + split.tokens);
-      ops.panel(shape, packed.panels[panel], range, out + packed.first_row[panel], out_stride, scratch);
+    for (int64_t first; (first = next.fetch_add(run, std::memory_order_relaxed)) < units;) {
+      for (int64_t unit = first; unit < std::min(units, first + run); ++unit) {
+        const auto panel = static_cast<size_t>(unit % panels);
+        IntTokens range = tokens;
+        range.begin = unit / panels * split.tokens;
+        range.end = std::min(x.m, range.begin + split.tokens);
+        ops.panel(shape, packed.panels[panel], range, out + packed.first_row[panel], out_stride, scratch);
+      }
     }
   };
   pool.run(work);

@@ -8,11 +8,11 @@ constexpr int64_t kPackedBlock = 4 * kLineBytes;
 /// `vpmaddubsw` of 4-bit codes and s8 is exact: a pair is at most 2 * 15 * 128 = 3840, and 8 of them (one column block)
 /// still fit s16. `vpmaddwd` then widens to int32, with the inner scale instead of ones: the group scale is free.
 ///
-/// One row block x T tokens over one chunk. w: [blocks] of 512 bytes, w_stride apart; scales: s16 pairs (a, a) of the
-/// 16 rows for each group, or one set of ones with group_blocks == 0; c: [T][64].
+/// One row block x T tokens over one chunk. w: [blocks] of 512 bytes, w_stride apart; scales: u8 of the 16
+/// rows for each group, scale_stride apart; none with group_blocks == 0; c: [T][64].
 template <int T>
-void tile(const uint8_t* w, int64_t w_stride, const int8_t* x, int64_t stride, int64_t first, int64_t blocks,
-          const uint8_t* scales, int64_t scale_stride, int64_t group_blocks, int32_t* c) {
+void tile(const uint8_t* w, int64_t w_stride, const int8_t* x, int64_t stride, int64_t blocks, const uint8_t* scales,
+          int64_t scale_stride, int64_t group_blocks, int32_t* c) {
   for (int64_t b = 0; b < blocks; ++b, w += w_stride, x += kColumnBlock) {
     __m256i acc[T][2];
 #pragma GCC unroll 8
@@ -33,7 +33,7 @@ void tile(const uint8_t* w, int64_t w_stride, const int8_t* x, int64_t stride, i
     __m256i a0 = _mm256_set1_epi16(1);
     __m256i a1 = a0;
     if (group_blocks != 0) {
-      const uint8_t* a = scales + (first + b) / group_blocks * scale_stride;
+      const uint8_t* a = scales + b / group_blocks * scale_stride;
       a0 = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a)));
       a1 = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a + 8)));
       a0 = _mm256_or_si256(a0, _mm256_slli_epi32(a0, 16));
@@ -48,9 +48,15 @@ void tile(const uint8_t* w, int64_t w_stride, const int8_t* x, int64_t stride, i
   }
 }
 
-using TileFn = void (*)(const uint8_t*, int64_t, const int8_t*, int64_t, int64_t, int64_t, const uint8_t*, int64_t,
-                        int64_t, int32_t*);
+using TileFn = void (*)(const uint8_t*, int64_t, const int8_t*, int64_t, int64_t, const uint8_t*, int64_t, int64_t,
+                        int32_t*);
 constexpr TileFn kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
+
+inline const uint8_t* block_at(const IntShape& shape, const IntPanel& panel, int64_t block) {
+  int64_t offset = block * panel.row_blocks * kPackedBlock;
+  if (shape.groups != 0) offset += (block / shape.group_blocks + 1) * group_bytes(panel.row_blocks);
+  return panel.codes + offset;
+}
 
 /// Splits the nibbles of a chunk: [blocks][row blocks][8][64] u8.
 void expand(const uint8_t* codes, int64_t lines, uint8_t* to) {
@@ -72,13 +78,17 @@ void start(const IntShape& shape, const IntPanel& panel, const IntTokens& tokens
   for (int row = 0; row < panel.row_blocks * kRowBlock; row += 8) {
     for (int64_t t = 0; t < count; ++t) {
       __m256i acc = _mm256_setzero_si256();
-      if (panel.inner_min) {
+      if (shape.groups != 0) {
         const int16_t* sums = tokens.group_sums + (m + t) * shape.group_pairs * 2;
-        const int8_t* min = panel.inner_min + row * 2;
-        for (int64_t p = 0; p < shape.group_pairs; ++p, min += panel.row_blocks * kRowBlock * 2) {
+        const int64_t offset = panel.row_blocks * kRowBlock + row - group_bytes(panel.row_blocks);
+        for (int64_t g = 0; g < shape.groups; g += 2) {
+          // Rows x (b of this group, b of the next), against the two sums of the token.
+          const int64_t next = g + 1 < shape.groups ? g + 1 : g;
+          const auto* b0 = reinterpret_cast<const __m128i*>(block_at(shape, panel, g * shape.group_blocks) + offset);
+          const auto* b1 = reinterpret_cast<const __m128i*>(block_at(shape, panel, next * shape.group_blocks) + offset);
           int32_t pair;
-          __builtin_memcpy(&pair, sums + p * 2, 4);
-          const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(min)));
+          __builtin_memcpy(&pair, sums + g, 4);
+          const __m256i b = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(_mm_loadl_epi64(b0), _mm_loadl_epi64(b1)));
           acc = _mm256_add_epi32(acc, _mm256_madd_epi16(b, _mm256_set1_epi32(pair)));
         }
       }
@@ -95,15 +105,21 @@ void panel_w4a8(const IntShape& shape, const IntPanel& panel, const IntTokens& t
   for (int64_t first = 0; first < shape.column_blocks; first += shape.chunk_blocks) {
     const int64_t rest = shape.column_blocks - first;
     const int64_t blocks = rest < shape.chunk_blocks ? rest : shape.chunk_blocks;
-    expand(panel.codes + first * rb * kPackedBlock, blocks * rb * 4, expanded);
+    const int64_t run = shape.groups != 0 ? shape.group_blocks : blocks;
+    for (int64_t b = 0; b < blocks; b += run) {
+      const int64_t lines = (blocks - b < run ? blocks - b : run) * rb * 4;
+      expand(block_at(shape, panel, first + b), lines, expanded + b * rb * kExpandedBlock);
+    }
     for (int64_t m = tokens.begin; m < tokens.end;) {
       const int64_t count = next_tile(tokens.end - m);
       int32_t* c = accumulators + (m - tokens.begin) * kPanelRows;
       if (first == 0) start(shape, panel, tokens, m, count, c);
       for (int64_t r = 0; r < rb; ++r) {
+        const uint8_t* scales = block_at(shape, panel, first) - group_bytes(rb) + r * kRowBlock;
+        const int64_t scale_stride = shape.group_blocks * rb * kPackedBlock + group_bytes(rb);
         kTiles[count - 1](expanded + r * kExpandedBlock, rb * kExpandedBlock,
-                          tokens.x + m * tokens.stride + first * kColumnBlock, tokens.stride, first, blocks,
-                          panel.inner_scale + r * kRowBlock, rb * kRowBlock, shape.group_blocks, c + r * kRowBlock);
+                          tokens.x + m * tokens.stride + first * kColumnBlock, tokens.stride, blocks, scales,
+                          scale_stride, shape.group_blocks, c + r * kRowBlock);
       }
       if (rest == blocks) write_outputs(shape, panel, tokens, m, count, c, out, out_stride);
       m += count;

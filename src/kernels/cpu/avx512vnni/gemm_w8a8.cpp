@@ -6,6 +6,7 @@ namespace {
 /// Weights are stored as w + 128: the unsigned operand as it is. The epilogue takes 128 * sum(x) back.
 struct Codes8 {
   static int passes(const IntShape&) { return 1; }
+  static int32_t operand_zero(const IntShape&) { return 0; }  // the zero of the codes holds it
   static const uint8_t* chunk(const IntShape&, const IntPanel& panel, int64_t first, int64_t, int, uint8_t*) {
     return panel.codes + first * panel.row_blocks * kExpandedBlock;
   }

@@ -73,7 +73,7 @@ inline int64_t next_tile(int64_t left, int64_t most) {
 
 /// y of `count` tokens from their accumulators, in the order of linear.h.
 inline void write_outputs(const IntShape& shape, const IntPanel& panel, const IntTokens& tokens, int64_t token,
-                          int64_t count, const int32_t* c, float* out, int64_t out_stride) {
+                          int64_t count, const int32_t* c, int32_t operand_zero, float* out, int64_t out_stride) {
   for (int r = 0; r < panel.row_blocks; ++r) {
     const int row = r * kRowBlock;
     const int left = panel.rows - row;
@@ -84,6 +84,8 @@ inline void write_outputs(const IntShape& shape, const IntPanel& panel, const In
     for (int64_t t = 0; t < count; ++t) {
       const int64_t m = token + t;
       __m512i acc = _mm512_loadu_si512(c + t * kPanelRows + row);
+      // The operand was the weight + operand_zero.
+      acc = _mm512_sub_epi32(acc, _mm512_set1_epi32(operand_zero * tokens.sum[m]));
       if (panel.zero) {
         const __m512i sum = _mm512_set1_epi32(tokens.sum[m]);
         acc = _mm512_sub_epi32(acc, _mm512_mullo_epi32(_mm512_loadu_si512(panel.zero + row), sum));
@@ -126,7 +128,7 @@ void run_panel(const IntShape& shape, const IntPanel& panel, const IntTokens& to
         int32_t* c = accumulators + (m - tokens.begin) * kPanelRows;
         const bool add = first == 0 ? Codes::start(shape, panel, tokens, m, count, pass, c) : true;
         shapes.tiles[count - 1](w, tokens.x + m * tokens.stride + first * kColumnBlock, tokens.stride, blocks, c, add);
-        if (last) write_outputs(shape, panel, tokens, m, count, c, out, out_stride);
+        if (last) write_outputs(shape, panel, tokens, m, count, c, Codes::operand_zero(shape), out, out_stride);
         m += count;
       }
     }
