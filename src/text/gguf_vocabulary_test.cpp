@@ -6,6 +6,7 @@
 #include <map>
 
 #include "text/golden_rows_for_tests.h"
+#include "text/unicode.h"
 
 namespace tare::text {
 namespace {
@@ -161,6 +162,66 @@ TEST_P(GgufGolden, VocabularyIsExact) {
     }
   });
   EXPECT_GT(rows, 100u);
+}
+
+TEST(GgufVocabulary, RefusesByName) {
+  GgufVocabulary vocabulary;
+  vocabulary.model = "gpt2";
+  vocabulary.tokens = {"a", "b", "ab"};
+  vocabulary.token_type = {1, 1, 1};
+  vocabulary.merges = {"a b"};
+  const auto message = [](const GgufVocabulary& from) {
+    const auto tokenizer = load_gguf_vocabulary(from, "test");
+    return tokenizer.ok() ? std::string() : tokenizer.error().message();
+  };
+  EXPECT_NE(message(vocabulary).find("does not name its pre-tokenizer"), std::string::npos);
+  vocabulary.pre = "somebodys-bpe";
+  EXPECT_NE(message(vocabulary).find("somebodys-bpe"), std::string::npos);
+  vocabulary.pre = "gpt-2";
+  EXPECT_EQ(message(vocabulary), "");
+  GgufVocabulary bad = vocabulary;
+  bad.model = "rwkv";
+  EXPECT_NE(message(bad).find("rwkv"), std::string::npos);
+  bad = vocabulary;
+  bad.merges = {"a c"};
+  EXPECT_NE(message(bad).find("merge"), std::string::npos);
+  bad = vocabulary;
+  bad.token_type = {1, 1};
+  EXPECT_NE(message(bad).find("token_type"), std::string::npos);
+  bad = vocabulary;
+  bad.eos_id = 3;
+  EXPECT_NE(message(bad).find("EOS"), std::string::npos);
+  bad = vocabulary;
+  bad.tokens[1] = "a";
+  EXPECT_NE(message(bad).find("two ids"), std::string::npos);
+  bad = vocabulary;
+  bad.add_bos = true;
+  EXPECT_NE(message(bad).find("BOS"), std::string::npos);
+}
+
+// Every pre-tokenizer of the table compiles and cuts text without losing any of it.
+TEST(GgufVocabulary, EveryPreTokenizerWorks) {
+  GgufVocabulary vocabulary;
+  vocabulary.model = "gpt2";
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string text;
+    append_utf8(text, byte_to_char(static_cast<uint8_t>(byte)));
+    vocabulary.tokens.push_back(text);
+  }
+  vocabulary.tokens.push_back("ab");
+  vocabulary.merges = {"a b"};
+  vocabulary.bos_id = 0;
+  const std::string text = "I'm  Ab 1234567 x\r\n\n\t \xE4\xB8\xAD\xE6\x96\x87\xEF\xBC\x8C!? \xC3\xA9";
+  for (const std::string_view name : known_gguf_pre_tokenizers()) {
+    if (name == "gemma4" || name == "sarvam-moe") continue;  // characters, not bytes
+    SCOPED_TRACE(std::string(name));
+    vocabulary.pre = std::string(name);
+    const auto tokenizer = load_gguf_vocabulary(vocabulary, "test");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+    const auto encoded = tokenizer->encode(text, {.add_special = false});
+    ASSERT_TRUE(encoded.ok()) << encoded.error().message();
+    EXPECT_EQ(*tokenizer->decode(encoded->ids), text);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GgufGolden,

@@ -30,6 +30,9 @@ std::string token_bytes(const StreamRule& rule, std::string text, bool first) {
       return bytes;
     }
     case StreamRule::Kind::kMetaspace:
+      if (const int byte = byte_of_token(text); rule.byte_fallback && byte >= 0) {
+        return std::string(1, static_cast<char>(byte));
+      }
       replace_literal(text, rule.replace[0], first && rule.replace[0].prefix_space ? "" : " ");
       return text;
     case StreamRule::Kind::kPieces:
@@ -56,7 +59,7 @@ IncrementalDecoder::IncrementalDecoder(Tokenizer tokenizer, bool skip_special)
 
 Result<std::string> IncrementalDecoder::push(TokenId id) {
   TARE_TRY(tokenizer_.token_text(id));
-  if (skip_special_ && tokenizer_.is_special(id)) return std::string();
+  if (skip_special_ && tokenizer_.state().is_skipped[id]) return std::string();
   const StreamRule& rule = tokenizer_.state().stream;
   if (rule.kind == StreamRule::Kind::kWindow) return push_window(id);
   std::string bytes = token_bytes(rule, tokenizer_.state().decode_text_of(id), !started_);

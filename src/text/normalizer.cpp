@@ -134,8 +134,7 @@ void bert(const NormalizerStep& step, AlignedText& text, uint32_t base) {
       if (c == 0 || c == 0xFFFD) return false;
       if (c == '\t' || c == '\n' || c == '\r') return true;
       const auto k = category(c);
-      return !(k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO ||
-               k == UTF8PROC_CATEGORY_CN);
+      return !(k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO);
     });
     map_chars(text, base, [](char32_t c) { return char_classes(c) & kWhitespace ? U' ' : c; });
   }

@@ -21,9 +21,11 @@ StreamRule stream_rule(const Decoder& decoder) {
     rule.kind = StreamRule::Kind::kByteLevel;
     return rule;
   }
-  if (decoder.size() == 1 && decoder[0].kind == DecoderStep::Kind::kMetaspace) {
+  const bool bytes_first = decoder[0].kind == DecoderStep::Kind::kByteFallback;
+  if (decoder.size() == (bytes_first ? 2u : 1u) && decoder.back().kind == DecoderStep::Kind::kMetaspace) {
     rule.kind = StreamRule::Kind::kMetaspace;
-    rule.replace.push_back(decoder[0]);
+    rule.byte_fallback = bytes_first;
+    rule.replace.push_back(decoder.back());
     return rule;
   }
   bool fused = false;
@@ -98,6 +100,7 @@ Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where) {
   state->late_texts.resize(state->vocab_size - parts.vocabulary.size());
   std::vector<bool> named(state->vocab_size - parts.vocabulary.size(), false);
   state->is_special.assign(state->vocab_size, false);
+  state->is_skipped.assign(state->vocab_size, false);
   TARE_ASSIGN(state->added, AddedTokens::create(parts.added, parts.normalizer, where));
   for (size_t i = 0; i < parts.added.size(); ++i) {
     const AddedToken& token = parts.added[i];
@@ -121,13 +124,24 @@ Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where) {
                             .expected = fmt::format("'{}' as id {}", parts.vocabulary.token(token.id), token.id),
                             .found = fmt::format("'{}'", token.content)});
     }
-    if (token.special) state->is_special[token.id] = true;
-    if (state->added.decode_texts()[i] != token.content) state->decode_texts[token.id] = state->added.decode_texts()[i];
+    if (const TokenId other = parts.vocabulary.find(token.content); other != kNoToken && other != token.id) {
+      return invalid_input("an added token is in the vocabulary under another id",
+                           {.where = std::string(where),
+                            .expected = fmt::format("'{}' as {}", token.content, other),
+                            .found = fmt::format("{}", token.id)});
+    }
+    const std::string& decoded = state->added.decode_texts()[i];
+    if (decoded != token.content) state->decode_texts[token.id] = decoded;
+    state->is_special[token.id] = token.special;
+    // The library looks the decoded form up among the special tokens, so one that normalization changes is not left
+    // out.
+    state->is_skipped[token.id] = token.special && decoded == token.content;
   }
   for (size_t i = 0; parts.unnamed_ids_are_unused && i < named.size(); ++i) {
     if (named[i]) continue;
     state->late_texts[i] = fmt::format("<|unused_{}|>", model_size + static_cast<TokenId>(i));
     state->is_special[static_cast<size_t>(model_size) + i] = true;
+    state->is_skipped[static_cast<size_t>(model_size) + i] = true;
     named[i] = true;
   }
   if (const auto hole = std::find(named.begin(), named.end(), false); hole != named.end()) {
@@ -178,7 +192,7 @@ Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_sp
   tokens.reserve(ids.size());
   for (const TokenId id : ids) {
     TARE_TRY(token_text(id));
-    if (skip_special && state_->is_special[id]) continue;
+    if (skip_special && state_->is_skipped[id]) continue;
     tokens.push_back(state_->decode_text_of(id));
   }
   return decode_tokens(state_->parts.decoder, std::move(tokens));

@@ -23,7 +23,7 @@ struct StreamRule {
   enum class Kind { kByteLevel, kPieces, kMetaspace, kSpaced, kWindow };
   Kind kind = Kind::kWindow;
   std::vector<DecoderStep> replace;  // kPieces: literal replacements, in order
-  bool byte_fallback = false;        // kPieces
+  bool byte_fallback = false;        // kPieces, kMetaspace
   std::string strip;                 // kPieces: character dropped at the start of the output ...
   size_t strip_start = 0;            // ... up to so many times
 };
@@ -51,6 +51,7 @@ struct TokenizerState {
   std::vector<std::string> late_texts;  // ids from vocabulary.size() on
   std::unordered_map<std::string, TokenId> added_ids;
   std::vector<bool> is_special;                           // by id
+  std::vector<bool> is_skipped;                           // by id: decode(skip_special) leaves it out
   std::unordered_map<TokenId, std::string> decode_texts;  // where decoding reads another text than token_text
   StreamRule stream;
 
