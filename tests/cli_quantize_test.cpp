@@ -40,6 +40,32 @@ TEST(CliQuantize, WritesAModelWithManifest) {
   EXPECT_EQ(tare_run({"quantize", out, "--out", out + "2", "--dequantize-first", "--gate", "off"}).exit_code, 0);
 }
 
+TEST(CliConvert, DenseAndBack) {
+  TARE_NEEDS_FIXTURE(root, "checkpoints");
+  const std::string out = testing::scratch_directory("convert");
+  const std::string model = root + "/gptq-4bit-g128-sym";
+  const json::object dense = tare_json({"convert", model, "--to", "safetensors", "--out", out + "/dense"});
+  EXPECT_TRUE(dense.at("losses").as_array().empty());
+  const json::object packed = tare_json({"convert", model, "--to", "compressed-tensors", "--out", out + "/ct"});
+  EXPECT_EQ(packed.at("format"), "compressed-tensors");
+  const auto a = checkpoints::load_checkpoint(model);
+  for (const char* folder : {"/dense", "/ct"}) {
+    const auto b = checkpoints::load_checkpoint(out + folder);
+    ASSERT_TRUE(a.ok() && b.ok());
+    ASSERT_EQ(a->names(), b->names());
+    for (const std::string& name : a->names()) {
+      EXPECT_EQ(*tensor::to_f32(*a->load(name)), *tensor::to_f32(*b->load(name))) << folder << " " << name;
+    }
+  }
+  const json::object rounded =
+      tare_json({"convert", model, "--to", "safetensors", "--dtype", "bfloat16", "--out", out + "/bf16"});
+  EXPECT_FALSE(rounded.at("losses").as_array().empty());
+  EXPECT_EQ(tare_run({"convert", root + "/gguf-q4_k_m/model.gguf", "--to", "compressed-tensors", "--out", out + "/no"})
+                .exit_code,
+            2);
+  EXPECT_FALSE(fs::exists(out + "/no"));
+}
+
 TEST(CliQuantize, RefusesBeforeItWrites) {
   TARE_NEEDS_FIXTURE(model, "models/T2");
   const std::string folder = testing::scratch_directory("quantize_refused");

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "kernels/linear.h"
 #include "kvcache/kv_format.h"
+#include "quantize/recipe.h"
 
 namespace tare::cli {
 
@@ -87,11 +88,35 @@ json::array describe_kv(Context& context) {
   return out;
 }
 
+json::array describe_recipes(Context& context) {
+  json::array out;
+  context.say("\nRecipes of quantize (--method)");
+  for (const quantize::Recipe& recipe : quantize::recipes()) {
+    context.say(fmt::format("  {:20} {:12} {}", recipe.name, recipe.scheme, recipe.summary));
+    out.push_back({{"name", recipe.name},
+                   {"algorithm", recipe.algorithm},
+                   {"transforms", strings(recipe.transforms)},
+                   {"scheme", recipe.scheme},
+                   {"calibrated", recipe.calibrated},
+                   {"summary", recipe.summary}});
+  }
+  return out;
+}
+
+json::array describe_algorithms() {
+  json::array out;
+  for (const quantize::Recipe& recipe : quantize::recipes()) {
+    const json::value name(recipe.algorithm);
+    if (std::find(out.begin(), out.end(), name) == out.end()) out.push_back(name);
+  }
+  return out;
+}
+
 Status methods(Context& context) {
   json::object document;
   document["formats"] = describe_formats(context);
-  document["algorithms"] = json::array();
-  document["recipes"] = json::array();
+  document["algorithms"] = describe_algorithms();
+  document["recipes"] = describe_recipes(context);
   document["kernels"] = describe_kernels(context);
   document["kv"] = describe_kv(context);
   context.emit(document);

@@ -6,6 +6,7 @@ namespace tare::cli {
 extern const Command kGenerate;
 extern const Command kChat;
 extern const Command kQuantize;
+extern const Command kConvert;
 extern const Command kEvalPpl;
 extern const Command kEvalKld;
 extern const Command kEvalLogits;
@@ -24,6 +25,7 @@ const std::vector<const Command*>& builtin_commands() {
       &kGenerate,
       &kChat,
       &kQuantize,
+      &kConvert,
       &kEvalPpl,
       &kEvalKld,
       &kEvalLogits,
