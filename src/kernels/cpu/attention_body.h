@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "kernels/cpu/attention_isa.h"
+#include "kernels/cpu/attention_products.h"
+#include "kernels/cpu/attention_staging.h"
 
 /// Attention of some rows against one kv head, written once over 16 lanes; each instruction set includes it after its
 /// lanes.h. For every step of 128 keys:
@@ -12,177 +14,23 @@
 ///     scores     rows x keys, one chain over c for each score
 ///     softmax    running largest m and sum l of each row, weights p = 2^(score - m)
 ///     stage V    codes -> f32 [key][lanes] or units [key/4][tile of 16 channels][16][4]
-///     o          o * 2^(m before - m) + p v, one chain over the keys of the step for each channel
+///     values     o = o * 2^(m before - m) + p v, one chain over the keys of the step for each channel
 ///
-/// Every chain is a property of (query, key positions), not of what else is in the task: register tiles only group
-/// chains. Keys that a row does not see have p = 0 and leave its state as it was, bit for bit.
+/// Every chain is a property of (query, key positions), not of what else is in the task. Keys that a row does not see
+/// have p = 0 and leave its state as it was, bit for bit.
 ///
 /// Integer forms: x' = s code + z, so q . x' = s (q . code) + z sum(q), and sum_t p_t x'_t = sum_t (p_t s_t) code_t +
-/// sum_t p_t z_t. q and, for each row and step, p_t s_t are rounded to 15 bits relative to their largest; the products
-/// are exact in int32.
+/// sum_t p_t z_t. The left operands become integers relative to their largest, q for each row and p_t s_t for each row
+/// and step; the products are exact in int32. With 8-bit codes they have 15 bits. With 4-bit codes, whose own error is
+/// 16 times larger, they have 8 bits: q rounded to nearest, p_t s_t rounded down after adding an offset in 0..1 that
+/// depends on the key's position alone and is spread evenly, so that many small weights keep their sum.
+/// docs/decisions/attention.md has what that costs.
 namespace tare::kernels {
 namespace {
 
-constexpr float kNoScore = -3.4e38f;  // below every score, and finite
+constexpr float kNoScore = -3.4e38f;       // below every score, and finite
+constexpr int64_t kStageBytes = 16 << 10;  // half of a small first-level cache
 constexpr float kLog2E = 0x1.715476p+0f;
-constexpr int64_t kRowFloats = 32;  // per row: |running sums of p: 16|running sums of p z: 16|
-
-/// Cuts `rows` into nearly equal tiles of at most 6 rows; calls body<R>(row) for each.
-template <class Body>
-void for_row_tiles(int64_t rows, Body body) {
-  const int64_t tiles = (rows + 5) / 6;
-  int64_t row = 0;
-  for (int64_t i = 0; i < tiles; ++i) {
-    const int64_t next = rows * (i + 1) / tiles;
-    switch (next - row) {
-      case 1:
-        body.template operator()<1>(row);
-        break;
-      case 2:
-        body.template operator()<2>(row);
-        break;
-      case 3:
-        body.template operator()<3>(row);
-        break;
-      case 4:
-        body.template operator()<4>(row);
-        break;
-      case 5:
-        body.template operator()<5>(row);
-        break;
-      default:
-        body.template operator()<6>(row);
-        break;
-    }
-    row = next;
-  }
-}
-
-/// Tiles [first, last) in groups that R rows leave registers for.
-template <int R, int Registers, class Body>
-void for_lane_tiles(int64_t first, int64_t last, Body body) {
-  constexpr int kMost = Registers / R >= 4 ? 4 : Registers / R >= 2 ? 2 : 1;
-  int64_t tile = first;
-  for (; tile + kMost <= last; tile += kMost) body.template operator()<kMost>(tile);
-  if constexpr (kMost > 2) {
-    for (; tile + 2 <= last; tile += 2) body.template operator()<2>(tile);
-  }
-  if constexpr (kMost > 1) {
-    for (; tile < last; ++tile) body.template operator()<1>(tile);
-  }
-}
-
-/// acc[r][t] = start(r, t); += sum over i of left[r][i] * right[i][t]; done(r, t, acc).
-template <int R, int T, class Start, class Done>
-void float_product(const float* left, int64_t left_stride, const float* right, int64_t tile_stride, int64_t step_stride,
-                   int64_t steps, Start start, Done done) {
-  Lanes::F acc[R][T];
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < T; ++t) acc[r][t] = start(r, t);
-  }
-  for (int64_t i = 0; i < steps; ++i) {
-    Lanes::F b[T];
-    for (int t = 0; t < T; ++t) b[t] = Lanes::load(right + i * step_stride + t * tile_stride);
-    for (int r = 0; r < R; ++r) {
-      const Lanes::F a = Lanes::set1(left[r * left_stride + i]);
-      for (int t = 0; t < T; ++t) acc[r][t] = Lanes::fma(a, b[t], acc[r][t]);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < T; ++t) done(r, t, acc[r][t]);
-  }
-}
-
-constexpr bool integer(KvType type) {
-  return type == KvType::kInt8 || type == KvType::kInt4;
-}
-constexpr int64_t element_bytes(KvType type) {
-  return type == KvType::kF32 ? 4 : type == KvType::kF16 || type == KvType::kBF16 ? 2 : 1;
-}
-
-template <KvType Type>
-Lanes::F load_lanes(const std::byte* p) {
-  if constexpr (Type == KvType::kF32) {
-    return Lanes::load(reinterpret_cast<const float*>(p));
-  } else if constexpr (Type == KvType::kF16) {
-    return Lanes::load_f16(p);
-  } else if constexpr (Type == KvType::kBF16) {
-    return Lanes::load_bf16(p);
-  } else if constexpr (Type == KvType::kE4M3) {
-    return Lanes::load_e4m3(p);
-  } else {
-    return Lanes::load_e5m2(p);
-  }
-}
-
-/// Calls body<Type>() for a float form.
-template <class Body>
-void with_float_type(KvType type, Body body) {
-  switch (type) {
-    case KvType::kF32:
-      return body.template operator()<KvType::kF32>();
-    case KvType::kF16:
-      return body.template operator()<KvType::kF16>();
-    case KvType::kBF16:
-      return body.template operator()<KvType::kBF16>();
-    case KvType::kE4M3:
-      return body.template operator()<KvType::kE4M3>();
-    default:
-      return body.template operator()<KvType::kE5M2>();
-  }
-}
-
-int64_t smaller(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-int64_t larger(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
-/// Where everything lies in the scratch of one task.
-struct Scratch {
-  float* left = nullptr;          // [rows][head_dim lanes]: q, or its 15-bit form in the same room
-  float* row_factor = nullptr;    // [rows] integer K: scale of q
-  float* row_sum = nullptr;       // [rows] integer K: sum of q
-  float* alpha = nullptr;         // [rows] 2^(m before - m)
-  float* weight_scale = nullptr;  // [rows] integer V
-  float* sums = nullptr;          // [rows][kRowFloats]
-  float* state = nullptr;         // [rows][state_floats] of the current split
-  float* scores = nullptr;        // [rows][kKeyBlock], then p
-  std::byte* weights = nullptr;   // [rows][2 * kKeyBlock] integer V: left operand
-  std::byte* stage = nullptr;     // K, then V
-  float* k_scale = nullptr;       // [kKeyBlock] each
-  float* k_zero = nullptr;
-  float* v_scale = nullptr;
-  float* v_zero = nullptr;
-  std::byte* page = nullptr;  // one gathered tile
-  int64_t bytes = 0;
-
-  Scratch(std::byte* base, int64_t rows, int64_t head_dim) {
-    const int64_t lanes = attend_lanes(head_dim);
-    const auto take = [&](int64_t size) {
-      std::byte* at = base + bytes;
-      bytes += (size + 63) / 64 * 64;
-      return at;
-    };
-    const auto floats = [&](int64_t count) { return reinterpret_cast<float*>(take(4 * count)); };
-    left = floats(rows * lanes);
-    row_factor = floats(rows);
-    row_sum = floats(rows);
-    alpha = floats(rows);
-    weight_scale = floats(rows);
-    sums = floats(rows * kRowFloats);
-    state = floats(rows * state_floats(head_dim));
-    scores = floats(rows * kKeyBlock);
-    weights = take(rows * 2 * kKeyBlock);
-    stage = take(kKeyBlock * lanes * 4);
-    k_scale = floats(kKeyBlock);
-    k_zero = floats(kKeyBlock);
-    v_scale = floats(kKeyBlock);
-    v_zero = floats(kKeyBlock);
-    page = take(kTile * lanes * 4 + 2 * 2 * kTile + 64);
-  }
-};
 
 /// One tile of 16 tokens of a side: codes and, where the form has them, scales and zeros.
 struct Tile {
@@ -191,22 +39,26 @@ struct Tile {
   const std::byte* zero = nullptr;
 };
 
+enum class KeyKind { kPlain, kScale, kInteger };
+enum class ValueKind { kPlain, kScale, kScaleAndZero };
+
 class Attend {
  public:
   Attend(const AttendTask& task, std::byte* scratch)
       : task_(task), s_(scratch, task.queries * task.group, task.head_dim), rows_(task.queries * task.group) {
     lanes_ = attend_lanes(task.head_dim);
     state_ = state_floats(task.head_dim);
-    end_ = task.position + task.queries;
-    begin_ = first_visible(0);
     while ((int64_t{1} << block_shift_) < task.block_size) ++block_shift_;
-    prepare_queries();
+    prepare_rows();
+    begin_ = s_.row_first[0];
+    end_ = s_.row_end[rows_ - 1];
+    choose_passes();
   }
 
   void splits(int64_t first, int64_t last, float* states) {
     const bool merge = last - first > 1;
     if (merge) {
-      for (int64_t r = 0; r < rows_; ++r) empty(states + r * state_);
+      for (int64_t r = 0; r < rows_; ++r) empty(states + r * state_, lanes_);
     }
     for (int64_t split = first; split < last; ++split) {
       float* to = merge ? s_.state : states;
@@ -226,23 +78,21 @@ class Attend {
     const float m = into[0] > from[0] ? into[0] : from[0];
     const Lanes::F a = Lanes::exp2(Lanes::set1(into[0] - m));
     const Lanes::F b = Lanes::exp2(Lanes::set1(from[0] - m));
-    Lanes::F head = Lanes::fma(Lanes::load(from), b, Lanes::mul(Lanes::load(into), a));
-    Lanes::store(into, head);
-    into[0] = m;
-    for (int64_t i = kTile; i < kTile + lanes; i += kTile) {
+    for (int64_t i = 0; i < kTile + lanes; i += kTile) {
       Lanes::store(into + i, Lanes::fma(Lanes::load(from + i), b, Lanes::mul(Lanes::load(into + i), a)));
     }
+    into[0] = m;
   }
 
  private:
-  int64_t first_visible(int64_t query) const {
-    return task_.window > 0 ? larger(0, task_.position + query - task_.window + 1) : 0;
-  }
-  void empty(float* state) const { empty(state, lanes_); }
+  // --- rows ---
 
-  void prepare_queries() {
+  void prepare_rows() {
     const Lanes::F factor = Lanes::set1(task_.scale * kLog2E * task_.k.static_scale);
     for (int64_t r = 0; r < rows_; ++r) {
+      const int64_t position = task_.position + r / task_.group;
+      s_.row_first[r] = task_.window > 0 ? larger(0, position - task_.window + 1) : 0;
+      s_.row_end[r] = position + 1;
       const float* q = task_.q + r / task_.group * task_.q_stride + r % task_.group * task_.head_dim;
       float* left = s_.left + r * lanes_;
       Lanes::F size = Lanes::zero();
@@ -262,23 +112,30 @@ class Attend {
         Lanes::store(left + c, x);
       }
       if (!integer(task_.k.type)) continue;
-      // Largest integer of q such that the sum over channels stays in int32.
-      float most = Lanes::kMaxInteger;
-      const float fits = static_cast<float>(
-          2147483000.0 / (static_cast<double>(task_.k.max_code) * static_cast<double>(task_.k.padded_dim)));
-      if (fits < most) most = fits;
       const float amax = Lanes::largest(size);
+      const float most = left_most();
       const Lanes::F to_integer = Lanes::set1(amax > 0 ? most / amax : 0.0f);
       auto* packed = reinterpret_cast<std::byte*>(left);
       Lanes::I sum = Lanes::int_zero();
       for (int64_t c = 0; c < lanes_; c += kTile) {
-        sum = Lanes::pack_left(Lanes::load(left + c), to_integer, packed + 2 * c, sum);
+        const Lanes::F x = Lanes::load(left + c);
+        sum = task_.k.type == KvType::kInt8 ? Lanes::pack_wide(x, to_integer, packed + 2 * c, sum)
+                                            : Lanes::pack_signed(x, to_integer, packed + c, sum);
       }
       // An accident in q has no integer form: the scores become NaN instead.
       s_.row_factor[r] = accident ? __builtin_nanf("") : amax / most;
       s_.row_sum[r] = Lanes::int_sum(sum) * s_.row_factor[r];
     }
   }
+
+  /// Largest integer of q such that the sum over channels stays in int32.
+  float left_most() const {
+    if (task_.k.type == KvType::kInt4) return kSignedMost;
+    const double fits = 2147483000.0 / (255.0 * static_cast<double>(task_.k.padded_dim));
+    return fits < static_cast<double>(kWideMost) ? static_cast<float>(fits) : kWideMost;
+  }
+
+  // --- pages ---
 
   Tile tile(const AttendSide& side, bool value_side, int64_t token) {
     if (task_.gather_tile != nullptr) {
@@ -292,198 +149,288 @@ class Attend {
             page + side.zero_offset + 2 * slot};
   }
 
-  void load_scales(const AttendSide& side, const Tile& from, float* scale, float* zero) {
+  static void load_scales(const AttendSide& side, const Tile& from, float* scale, float* zero) {
     if (side.has_scale) Lanes::store(scale, Lanes::load_f16(from.scale));
     if (side.has_zero) Lanes::store(zero, Lanes::load_f16(from.zero));
   }
 
+  void look_ahead(int64_t start, int64_t last) {
+    Ahead& ahead = *s_.ahead;
+    ahead.count = ahead.next = 0;
+    if (task_.gather_tile != nullptr) return;
+    int64_t lines = 0;
+    for (int64_t token = start; token < last; token += kTile) {
+      for (const AttendSide* side : {&task_.k, &task_.v}) {
+        // Scales and zeros of 16 tokens are 64 bytes; in a block of 16 tokens they follow the codes.
+        const Tile t = tile(*side, false, token);
+        const bool together = task_.block_size == kTile;
+        lines += ahead.add(t.codes, side->tile_bytes + (together && side->has_scale ? 4 * kTile : 0));
+        if (!together && side->has_scale) lines += ahead.add(t.scale, 2 * kTile);
+        if (!together && side->has_zero) lines += ahead.add(t.zero, 2 * kTile);
+      }
+    }
+    // The fetches are spread over the work of this step: over chunks of 8 steps of its products, over the softmax
+    // passes of each row, and over the staging of float tiles.
+    const int64_t row_tiles = (rows_ + 5) / 6;
+    const auto chunks = [&](KvType type, int64_t tiles, int64_t steps) {
+      const int registers = type == KvType::kInt8   ? Lanes::kWideTiles
+                            : type == KvType::kInt4 ? Lanes::kNarrowTiles
+                                                    : Lanes::kFloatTiles;
+      const int64_t wide = registers / ((rows_ + row_tiles - 1) / row_tiles);
+      const int64_t tiles_at_once = wide >= 4 ? 4 : wide >= 2 ? 2 : 1;
+      return row_tiles * (tiles / tiles_at_once) * (steps / (integer(type) ? 4 : 1) / kChunk);
+    };
+    const int64_t staged =
+        (integer(task_.k.type) ? 0 : kKeyBlock / kTile) + (integer(task_.v.type) ? 0 : kKeyBlock / kTile);
+    const int64_t total = chunks(task_.k.type, kKeyBlock / kTile, task_.head_dim) +
+                          chunks(task_.v.type, lanes_ / kTile, kKeyBlock) + staged +
+                          rows_ * (integer(task_.v.type) ? 3 : 2);
+    ahead.per_chunk = (lines + total - 1) / total;
+  }
+
+  /// Tiles that are staged at a time: as many as stay in the first-level cache until all rows have used them.
+  int64_t stage_tiles(KvType type) const {
+    const int64_t element = integer(type) ? 2 : 4;
+    return larger(1, kStageBytes / (kTile * lanes_ * element));
+  }
+
   // --- keys ---
 
-  int64_t k_tile_stride() const {
-    return integer(task_.k.type) ? task_.k.padded_dim / 4 * Lanes::kUnitBytes : task_.head_dim * 4 * kTile;
+  int64_t k_step() const {
+    return task_.k.type == KvType::kInt8   ? Lanes::kWideUnitBytes
+           : task_.k.type == KvType::kInt4 ? Lanes::kNarrowUnitBytes
+                                           : 4 * kTile;
   }
+  int64_t k_steps() const { return integer(task_.k.type) ? task_.k.padded_dim / 4 : task_.head_dim; }
 
   void stage_k(int64_t start, int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
       const Tile from = tile(task_.k, false, start + t * kTile);
-      std::byte* to = s_.stage + t * k_tile_stride();
+      std::byte* to = s_.stage + (t - first) * k_steps() * k_step();
       load_scales(task_.k, from, s_.k_scale + t * kTile, s_.k_zero + t * kTile);
       if (task_.k.type == KvType::kInt8) {
-        for (int64_t c = 0; c < task_.k.padded_dim / 4; ++c) {
-          Lanes::stage_u8(from.codes + 64 * c, to + c * Lanes::kUnitBytes);
-        }
+        stage_wide_units(from.codes, k_steps(), to);
       } else if (task_.k.type == KvType::kInt4) {
-        for (int64_t c = 0; c < task_.k.padded_dim / 8; ++c) {
-          std::byte* unit = to + 2 * c * Lanes::kUnitBytes;
-          Lanes::stage_u4(from.codes + 64 * c, unit, unit + Lanes::kUnitBytes);
-        }
+        stage_narrow_units(from.codes, k_steps() / 2, to, 2 * k_step(), k_step());
       } else {
+        s_.ahead->fetch(s_.ahead->per_chunk);
         with_float_type(task_.k.type, [&]<KvType Type>() {
-          for (int64_t c = 0; c < task_.head_dim; ++c) {
-            Lanes::store(reinterpret_cast<float*>(to) + c * kTile,
-                         load_lanes<Type>(from.codes + c * kTile * element_bytes(Type)));
-          }
+          stage_floats<Type>(from.codes, k_steps(), reinterpret_cast<float*>(to));
         });
       }
     }
   }
 
   void scores(int64_t first, int64_t last) {
-    const int64_t stride = k_tile_stride();
-    if (integer(task_.k.type)) {
-      for_row_tiles(rows_, [&]<int R>(int64_t row) {
-        for_lane_tiles<R, Lanes::kIntTiles>(first, last, [&]<int T>(int64_t t0) {
-          const auto* left = reinterpret_cast<const std::byte*>(s_.left + row * lanes_);
-          Lanes::int_product<R, T>(left, 4 * lanes_, s_.stage + t0 * stride, stride, Lanes::kUnitBytes,
-                                   task_.k.padded_dim / 4, [&](int r, int t, Lanes::F dot) {
-                                     Lanes::store(s_.scores + (row + r) * kKeyBlock + (t0 + t) * kTile, dot);
-                                   });
-        });
-      });
-      return;
-    }
+    const int64_t stride = k_steps() * k_step();
+    const auto store_score = [&](int64_t row, int64_t t0) {
+      return [=, this](int r, int t, Lanes::F dot) {
+        Lanes::store(s_.scores + (row + r) * kKeyBlock + (t0 + t) * kTile, dot);
+      };
+    };
+    const auto codes = [&](int64_t t0) {
+      return Operand<std::byte>{s_.stage + (t0 - first) * stride, stride, k_step()};
+    };
+    const auto packed = [&](int64_t row) {
+      return Operand<std::byte>{reinterpret_cast<const std::byte*>(s_.left + row * lanes_), 4 * lanes_, 0};
+    };
     for_row_tiles(rows_, [&]<int R>(int64_t row) {
-      for_lane_tiles<R, Lanes::kFloatTiles>(first, last, [&]<int T>(int64_t t0) {
-        float_product<R, T>(
-            s_.left + row * lanes_, lanes_, reinterpret_cast<const float*>(s_.stage + t0 * stride), stride / 4, kTile,
-            task_.head_dim, [](int, int) { return Lanes::zero(); },
-            [&](int r, int t, Lanes::F dot) {
-              Lanes::store(s_.scores + (row + r) * kKeyBlock + (t0 + t) * kTile, dot);
-            });
-      });
+      if (task_.k.type == KvType::kInt8) {
+        for_lane_tiles<R, Lanes::kWideTiles>(first, last, [&]<int T>(int64_t t0) {
+          wide_product<R, T>(packed(row), codes(t0), k_steps(), *s_.ahead, store_score(row, t0));
+        });
+      } else if (task_.k.type == KvType::kInt4) {
+        for_lane_tiles<R, Lanes::kNarrowTiles>(first, last, [&]<int T>(int64_t t0) {
+          narrow_product<R, T, true>(packed(row), codes(t0), k_steps(), *s_.ahead, store_score(row, t0));
+        });
+      } else {
+        for_lane_tiles<R, Lanes::kFloatTiles>(first, last, [&]<int T>(int64_t t0) {
+          const Operand<float> q{s_.left + row * lanes_, lanes_, 1};
+          const Operand<float> k{reinterpret_cast<const float*>(s_.stage + (t0 - first) * stride), stride / 4, kTile};
+          float_product<R, T>(
+              q, k, k_steps(), *s_.ahead, [](int, int) { return Lanes::zero(); }, store_score(row, t0));
+        });
+      }
     });
   }
 
   // --- softmax ---
 
-  Lanes::F finish_score(Lanes::F x, int64_t row, int64_t key) {
-    if (integer(task_.k.type)) {
-      const Lanes::F product =
-          Lanes::mul(Lanes::mul(x, Lanes::set1(s_.row_factor[row])), Lanes::load(s_.k_scale + key));
-      x = Lanes::fma(Lanes::load(s_.k_zero + key), Lanes::set1(s_.row_sum[row]), product);
-    } else if (task_.k.has_scale) {
-      x = Lanes::mul(x, Lanes::load(s_.k_scale + key));
-    }
-    if (task_.soft_cap > 0) {
-      // cap tanh(x / cap), tanh(y) = 1 - 2 / (e^(2y) + 1); x is in units of log2.
-      const float cap = task_.soft_cap * kLog2E;
-      const Lanes::F limit = Lanes::set1(126.0f);
-      const Lanes::F power = Lanes::exp2(Lanes::min(limit, Lanes::mul(x, Lanes::set1(2.0f / task_.soft_cap))));
-      const Lanes::F one = Lanes::set1(1.0f);
-      const Lanes::F tanh = Lanes::sub(one, Lanes::div(Lanes::set1(2.0f), Lanes::add(power, one)));
-      x = Lanes::mul(tanh, Lanes::set1(cap));
-    }
-    return x;
-  }
-
-  /// Scores -> p of one row for the step that begins at `start`, tiles [first, last).
-  void softmax(int64_t row, int64_t start, int64_t first, int64_t last, float* state) {
-    const int64_t query = row / task_.group;
+  /// Finishes the scores of a row in place; returns their largest.
+  template <KeyKind Kind, bool Cap, bool Full>
+  float score_pass(int64_t row, int64_t start, int64_t first, int64_t last) {
     float* x = s_.scores + row * kKeyBlock;
-    const int64_t lo = first_visible(query) - start;
-    const int64_t hi = task_.position + query + 1 - start;
-    s_.alpha[row] = 1;
-    s_.weight_scale[row] = 0;
-    if (hi <= first * kTile || lo >= last * kTile) {
-      for (int64_t t = first; t < last; ++t) Lanes::store(x + t * kTile, Lanes::zero());
-      if (integer(task_.v.type)) {
-        std::byte* to = s_.weights + row * 2 * kKeyBlock + 2 * first * kTile;
-        __builtin_memset(to, 0, static_cast<size_t>(2 * (last - first) * kTile));
-      }
-      return;
-    }
+    const Lanes::F factor = Lanes::set1(s_.row_factor[row]);
+    const Lanes::F sum = Lanes::set1(s_.row_sum[row]);
+    const float* k_scale = s_.k_scale;
+    const float* k_zero = s_.k_zero;
+    const int64_t from = s_.row_first[row] - start;
+    const int64_t to = s_.row_end[row] - start;
+    const Lanes::F cap = Lanes::set1(task_.soft_cap * kLog2E);
+    const Lanes::F per_cap = Lanes::set1(2.0f / task_.soft_cap);
     Lanes::F most = Lanes::set1(kNoScore);
     for (int64_t t = first; t < last; ++t) {
-      const Lanes::F score =
-          Lanes::select(Lanes::range(lo - t * kTile, hi - t * kTile),
-                        finish_score(Lanes::load(x + t * kTile), row, t * kTile), Lanes::set1(kNoScore));
+      Lanes::F score = Lanes::load(x + t * kTile);
+      if constexpr (Kind == KeyKind::kInteger) {
+        const Lanes::F product = Lanes::mul(Lanes::mul(score, factor), Lanes::load(k_scale + t * kTile));
+        score = Lanes::fma(Lanes::load(k_zero + t * kTile), sum, product);
+      } else if constexpr (Kind == KeyKind::kScale) {
+        score = Lanes::mul(score, Lanes::load(k_scale + t * kTile));
+      }
+      if constexpr (Cap) {
+        // cap tanh(x / cap), tanh(y) = 1 - 2 / (e^(2y) + 1); x is in units of log2.
+        const Lanes::F one = Lanes::set1(1.0f);
+        const Lanes::F power = Lanes::exp2(Lanes::min(Lanes::set1(126.0f), Lanes::mul(score, per_cap)));
+        const Lanes::F tanh = Lanes::sub(one, Lanes::div(Lanes::set1(2.0f), Lanes::add(power, one)));
+        score = Lanes::mul(tanh, cap);
+      }
+      if constexpr (!Full)
+        score = Lanes::select(Lanes::range(from - t * kTile, to - t * kTile), score, Lanes::set1(kNoScore));
       most = Lanes::max(most, score);
       Lanes::store(x + t * kTile, score);
     }
-    const float before = state[0];
-    const float found = Lanes::largest(most);
-    const float m = found > before ? found : before;
-    state[0] = m;
-    const float alpha = m == before ? 1.0f : first_lane(Lanes::exp2(Lanes::set1(before - m)));
-    s_.alpha[row] = alpha;
+    return Lanes::largest(most);
+  }
 
-    float* sums = s_.sums + row * kRowFloats;
-    Lanes::F sum = Lanes::mul(Lanes::load(sums), Lanes::set1(alpha));
-    Lanes::F zero_sum = Lanes::mul(Lanes::load(sums + kTile), Lanes::set1(alpha));
-    Lanes::F weight_most = Lanes::zero();
-    const Lanes::F shift = Lanes::set1(m);
+  /// Scores of a row -> p s in place; adds to the row's sums.
+  template <ValueKind Kind, bool Full>
+  void weight_pass(int64_t row, int64_t start, int64_t first, int64_t last) {
+    float* x = s_.scores + row * kKeyBlock;
+    const Lanes::F alpha = Lanes::set1(s_.alpha[row]);
+    const Lanes::F shift = Lanes::set1(s_.most[row]);
+    Lanes::F sum = Lanes::mul(Lanes::load(s_.sums + row * kTile), alpha);
+    Lanes::F zero_sum = Lanes::mul(Lanes::load(s_.zero_sums + row * kTile), alpha);
+    const float* v_scale = s_.v_scale;
+    const float* v_zero = s_.v_zero;
+    const int64_t from = s_.row_first[row] - start;
+    const int64_t to = s_.row_end[row] - start;
+    Lanes::F most = Lanes::zero();
     for (int64_t t = first; t < last; ++t) {
-      const auto mask = Lanes::range(lo - t * kTile, hi - t * kTile);
-      Lanes::F p = Lanes::keep(mask, Lanes::exp2(Lanes::sub(Lanes::load(x + t * kTile), shift)));
+      Lanes::F p = Lanes::exp2(Lanes::sub(Lanes::load(x + t * kTile), shift));
+      // What a row does not see must not reach it even as 0 * NaN: old pages may hold anything.
+      const auto seen = [&](Lanes::F value) {
+        if constexpr (Full) {
+          return value;
+        } else {
+          return Lanes::keep(Lanes::range(from - t * kTile, to - t * kTile), value);
+        }
+      };
+      p = seen(p);
       sum = Lanes::add(sum, p);
-      if (task_.v.has_zero) {
-        zero_sum = Lanes::fma(p, Lanes::keep(mask, Lanes::load(s_.v_zero + t * kTile)), zero_sum);
+      if constexpr (Kind == ValueKind::kScaleAndZero) {
+        zero_sum = Lanes::fma(p, seen(Lanes::load(v_zero + t * kTile)), zero_sum);
       }
-      if (task_.v.has_scale) p = Lanes::mul(p, Lanes::keep(mask, Lanes::load(s_.v_scale + t * kTile)));
-      weight_most = Lanes::max(weight_most, p);
+      if constexpr (Kind != ValueKind::kPlain) p = Lanes::mul(p, seen(Lanes::load(v_scale + t * kTile)));
+      most = Lanes::max(most, p);
       Lanes::store(x + t * kTile, p);
     }
-    Lanes::store(sums, sum);
-    Lanes::store(sums + kTile, zero_sum);
-    if (integer(task_.v.type)) {
-      const float amax = Lanes::largest(weight_most);
-      const Lanes::F to_integer = Lanes::set1(amax > 0 ? Lanes::kMaxInteger / amax : 0.0f);
-      s_.weight_scale[row] = amax / Lanes::kMaxInteger;
-      std::byte* to = s_.weights + row * 2 * kKeyBlock;
-      for (int64_t t = first; t < last; ++t) {
-        Lanes::pack_left(Lanes::load(x + t * kTile), to_integer, to + 2 * t * kTile, Lanes::int_zero());
+    Lanes::store(s_.sums + row * kTile, sum);
+    if constexpr (Kind != ValueKind::kScaleAndZero) return;
+    Lanes::store(s_.zero_sums + row * kTile, zero_sum);
+    s_.weight_most[row] = Lanes::largest(most);
+  }
+
+  /// p s of a row -> left operand.
+  void pack_pass(int64_t row, int64_t first, int64_t last) {
+    const float most = task_.v.type == KvType::kInt8 ? kWideMost : kUnsignedMost;
+    const float amax = s_.weight_most[row];
+    const float* x = s_.scores + row * kKeyBlock;
+    std::byte* to = s_.weights + row * 2 * kKeyBlock;
+    const Lanes::F to_integer = Lanes::set1(amax > 0 ? most / amax : 0.0f);
+    s_.weight_scale[row] = amax / most;
+    if (task_.v.type == KvType::kInt8) {
+      for (int64_t i = first * kTile; i < last * kTile; i += kTile) {
+        Lanes::pack_wide(Lanes::load(x + i), to_integer, to + 2 * i, Lanes::int_zero());
       }
+      return;
+    }
+    for (int64_t i = first * kTile; i < last * kTile; i += kTile) {
+      Lanes::pack_unsigned(Lanes::load(x + i), to_integer, Lanes::load(kOffsets.value + i), to + i);
     }
   }
 
-  static float first_lane(Lanes::F x) {
-    float lanes[kTile];
-    Lanes::store(lanes, x);
-    return lanes[0];
+  using ScorePass = float (Attend::*)(int64_t, int64_t, int64_t, int64_t);
+  using WeightPass = void (Attend::*)(int64_t, int64_t, int64_t, int64_t);
+
+  template <KeyKind Kind>
+  void choose_score_pass() {
+    const bool cap = task_.soft_cap > 0;
+    score_pass_[0] = cap ? &Attend::score_pass<Kind, true, false> : &Attend::score_pass<Kind, false, false>;
+    score_pass_[1] = cap ? &Attend::score_pass<Kind, true, true> : &Attend::score_pass<Kind, false, true>;
+  }
+  template <ValueKind Kind>
+  void choose_weight_pass() {
+    weight_pass_[0] = &Attend::weight_pass<Kind, false>;
+    weight_pass_[1] = &Attend::weight_pass<Kind, true>;
+  }
+  void choose_passes() {
+    if (integer(task_.k.type)) {
+      choose_score_pass<KeyKind::kInteger>();
+    } else if (task_.k.has_scale) {
+      choose_score_pass<KeyKind::kScale>();
+    } else {
+      choose_score_pass<KeyKind::kPlain>();
+    }
+    if (integer(task_.v.type)) {
+      choose_weight_pass<ValueKind::kScaleAndZero>();
+    } else if (task_.v.has_scale) {
+      choose_weight_pass<ValueKind::kScale>();
+    } else {
+      choose_weight_pass<ValueKind::kPlain>();
+    }
+  }
+
+  /// Pass by pass over all rows: the long chains of one row (largest, 2^x) hide behind those of the others.
+  void softmax(int64_t start, int64_t first, int64_t last) {
+    const auto full = [&](int64_t r) {
+      return s_.row_first[r] <= start + first * kTile && s_.row_end[r] >= start + last * kTile ? 1 : 0;
+    };
+    Ahead& ahead = *s_.ahead;
+    for (int64_t r = 0; r < rows_; ++r) {
+      ahead.fetch(ahead.per_chunk);
+      s_.found[r] = (this->*score_pass_[full(r)])(r, start, first, last);
+    }
+    for (int64_t r = 0; r < rows_; r += kTile) {
+      const Lanes::F before = Lanes::load(s_.most + r);
+      const Lanes::F m = Lanes::max(Lanes::load(s_.found + r), before);
+      Lanes::store(s_.most + r, m);
+      Lanes::store(s_.alpha + r, Lanes::exp2(Lanes::sub(before, m)));
+    }
+    for (int64_t r = 0; r < rows_; ++r) {
+      ahead.fetch(ahead.per_chunk);
+      (this->*weight_pass_[full(r)])(r, start, first, last);
+    }
+    if (!integer(task_.v.type)) return;
+    for (int64_t r = 0; r < rows_; ++r) {
+      ahead.fetch(ahead.per_chunk);
+      pack_pass(r, first, last);
+    }
   }
 
   // --- values ---
 
+  int64_t v_unit() const { return task_.v.type == KvType::kInt8 ? Lanes::kWideUnitBytes : Lanes::kNarrowUnitBytes; }
+
   void stage_v(int64_t start, int64_t first, int64_t last, int64_t keys) {
     const int64_t dp = task_.v.padded_dim;
-    const int64_t step = lanes_ / kTile * Lanes::kUnitBytes;  // 4 keys
+    const int64_t tiles = lanes_ / kTile;
+    const int64_t step = tiles * v_unit();  // 4 keys
     bool accident = false;
     for (int64_t t = first; t < last; ++t) {
       const Tile from = tile(task_.v, true, start + t * kTile);
       if (task_.v.type == KvType::kInt8) {
-        for (int64_t g = 0; g < 4; ++g) {
-          for (int64_t c = 0; c < dp; c += kTile) {
-            Lanes::stage_u8(from.codes + 4 * (g * dp + c),
-                            s_.stage + (4 * t + g) * step + c / kTile * Lanes::kUnitBytes);
-          }
-        }
+        for (int64_t g = 0; g < 4; ++g)
+          stage_wide_units(from.codes + 4 * g * dp, tiles, s_.stage + (4 * (t - first) + g) * step);
       } else if (task_.v.type == KvType::kInt4) {
         for (int64_t g = 0; g < 2; ++g) {
-          for (int64_t c = 0; c < dp; c += kTile) {
-            std::byte* low = s_.stage + (4 * t + 2 * g) * step + c / kTile * Lanes::kUnitBytes;
-            Lanes::stage_u4(from.codes + 4 * (g * dp + c), low, low + step);
-          }
+          stage_narrow_units(from.codes + 4 * g * dp, tiles, s_.stage + (4 * (t - first) + 2 * g) * step, v_unit(),
+                             step);
         }
       } else {
-        const int64_t count = smaller(kTile, keys - t * kTile);
-        float* to = reinterpret_cast<float*>(s_.stage) + t * kTile * lanes_;
+        s_.ahead->fetch(s_.ahead->per_chunk);
         with_float_type(task_.v.type, [&]<KvType Type>() {
-          for (int64_t i = 0; i < count; ++i) {
-            const std::byte* codes = from.codes + i * task_.head_dim * element_bytes(Type);
-            for (int64_t c = 0; c < lanes_; c += kTile) {
-              Lanes::F x;
-              if (c + kTile <= task_.head_dim) {
-                x = load_lanes<Type>(codes + c * element_bytes(Type));
-              } else {
-                std::byte rest[kTile * 4] = {};
-                __builtin_memcpy(rest, codes + c * element_bytes(Type),
-                                 static_cast<size_t>((task_.head_dim - c) * element_bytes(Type)));
-                x = load_lanes<Type>(rest);
-              }
-              accident |= Lanes::any_not_finite(x);
-              Lanes::store(to + i * lanes_ + c, x);
-            }
-          }
+          accident |= stage_rows<Type>(from.codes, smaller(kTile, keys - t * kTile), task_.head_dim, lanes_,
+                                       reinterpret_cast<float*>(s_.stage) + (t - first) * kTile * lanes_);
         });
       }
     }
@@ -494,7 +441,7 @@ class Attend {
   /// become NaN.
   void contain_accident(int64_t start, int64_t first, int64_t keys) {
     for (int64_t key = first; key < keys; ++key) {
-      float* v = reinterpret_cast<float*>(s_.stage) + key * lanes_;
+      float* v = reinterpret_cast<float*>(s_.stage) + (key - first) * lanes_;
       bool bad = false;
       for (int64_t c = 0; c < lanes_; ++c) {
         if (v[c] - v[c] == 0) continue;
@@ -503,66 +450,64 @@ class Attend {
       }
       if (!bad) continue;
       for (int64_t r = 0; r < rows_; ++r) {
-        const int64_t query = r / task_.group;
-        if (start + key >= first_visible(query) && start + key <= task_.position + query) {
-          s_.sums[r * kRowFloats] = __builtin_nanf("");
-        }
+        if (start + key >= s_.row_first[r] && start + key < s_.row_end[r]) s_.sums[r * kTile] = __builtin_nanf("");
       }
     }
   }
 
-  void values(int64_t first, int64_t keys, float* states) {
+  /// Keys [first, keys) of the step; `again`: o has been scaled by alpha before.
+  void values(int64_t first, int64_t keys, bool again, float* states) {
     const int64_t tiles = lanes_ / kTile;
-    if (integer(task_.v.type)) {
-      const int64_t step = tiles * Lanes::kUnitBytes;
-      const std::byte* right = s_.stage + first / 4 * step;
-      for_row_tiles(rows_, [&]<int R>(int64_t row) {
-        for_lane_tiles<R, Lanes::kIntTiles>(0, tiles, [&]<int T>(int64_t t0) {
-          Lanes::int_product<R, T>(s_.weights + row * 2 * kKeyBlock + 2 * first, 2 * kKeyBlock,
-                                   right + t0 * Lanes::kUnitBytes, Lanes::kUnitBytes, step, (keys - first + 3) / 4,
-                                   [&](int r, int t, Lanes::F sum) {
-                                     float* o = states + (row + r) * state_ + kTile + (t0 + t) * kTile;
-                                     const Lanes::F old = Lanes::mul(Lanes::load(o), Lanes::set1(s_.alpha[row + r]));
-                                     Lanes::store(o, Lanes::fma(sum, Lanes::set1(s_.weight_scale[row + r]), old));
-                                   });
-        });
-      });
-      return;
-    }
-    const float* right = reinterpret_cast<const float*>(s_.stage) + first * lanes_;
+    const int64_t unit = v_unit();
+    const auto scaled = [=, this](const float* o, int64_t row) {
+      const Lanes::F old = Lanes::load(o);
+      return again ? old : Lanes::mul(old, Lanes::set1(s_.alpha[row]));
+    };
+    const auto add_to_state = [&](int64_t row, int64_t t0) {
+      return [=, this](int r, int t, Lanes::F sum) {
+        float* o = states + (row + r) * state_ + kTile + (t0 + t) * kTile;
+        const Lanes::F old = scaled(o, row + r);
+        Lanes::store(o, Lanes::fma(sum, Lanes::set1(s_.weight_scale[row + r]), old));
+      };
+    };
+    const auto codes = [&](int64_t t0) { return Operand<std::byte>{s_.stage + t0 * unit, unit, tiles * unit}; };
+    const int64_t fours = (keys - first + 3) / 4;
     for_row_tiles(rows_, [&]<int R>(int64_t row) {
-      for_lane_tiles<R, Lanes::kFloatTiles>(0, tiles, [&]<int T>(int64_t t0) {
-        float* o = states + row * state_ + kTile + t0 * kTile;
-        float_product<R, T>(
-            s_.scores + row * kKeyBlock + first, kKeyBlock, right + t0 * kTile, kTile, lanes_, keys - first,
-            [&](int r, int t) {
-              return Lanes::mul(Lanes::load(o + r * state_ + t * kTile), Lanes::set1(s_.alpha[row + r]));
-            },
-            [&](int r, int t, Lanes::F x) { Lanes::store(o + r * state_ + t * kTile, x); });
-      });
+      const std::byte* weights = s_.weights + row * 2 * kKeyBlock;
+      if (task_.v.type == KvType::kInt8) {
+        for_lane_tiles<R, Lanes::kWideTiles>(0, tiles, [&]<int T>(int64_t t0) {
+          wide_product<R, T>({weights + 2 * first, 2 * kKeyBlock, 0}, codes(t0), fours, *s_.ahead,
+                             add_to_state(row, t0));
+        });
+      } else if (task_.v.type == KvType::kInt4) {
+        for_lane_tiles<R, Lanes::kNarrowTiles>(0, tiles, [&]<int T>(int64_t t0) {
+          narrow_product<R, T, false>({weights + first, 2 * kKeyBlock, 0}, codes(t0), fours, *s_.ahead,
+                                      add_to_state(row, t0));
+        });
+      } else {
+        for_lane_tiles<R, Lanes::kFloatTiles>(0, tiles, [&]<int T>(int64_t t0) {
+          float* o = states + row * state_ + kTile + t0 * kTile;
+          const Operand<float> p{s_.scores + row * kKeyBlock + first, kKeyBlock, 1};
+          const Operand<float> v{reinterpret_cast<const float*>(s_.stage) + t0 * kTile, kTile, lanes_};
+          float_product<R, T>(
+              p, v, keys - first, *s_.ahead, [&](int r, int t) { return scaled(o + r * state_ + t * kTile, row + r); },
+              [&](int r, int t, Lanes::F x) { Lanes::store(o + r * state_ + t * kTile, x); });
+        });
+      }
     });
   }
 
   // --- steps ---
 
-  void prefetch(int64_t start, int64_t end) {
-    if (task_.gather_tile != nullptr) return;
-    for (int64_t token = start; token < end; token += kTile) {
-      for (const AttendSide* side : {&task_.k, &task_.v}) {
-        const int64_t slot = token & (task_.block_size - 1);
-        const std::byte* page = side->base + task_.blocks[token >> block_shift_] * side->block_bytes;
-        const std::byte* codes = page + slot / kTile * side->tile_bytes;
-        for (int64_t i = 0; i < side->tile_bytes; i += 64) Lanes::prefetch(codes + i);
-        if (side->has_scale) Lanes::prefetch(page + side->scale_offset + 2 * slot);
-      }
-    }
-  }
-
   void one_split(int64_t split, float* states) {
     for (int64_t r = 0; r < rows_; ++r) {
-      empty(states + r * state_);
-      Lanes::store(s_.sums + r * kRowFloats, Lanes::zero());
-      Lanes::store(s_.sums + r * kRowFloats + kTile, Lanes::zero());
+      empty(states + r * state_, lanes_);
+      Lanes::store(s_.sums + r * kTile, Lanes::zero());
+      Lanes::store(s_.zero_sums + r * kTile, Lanes::zero());
+    }
+    for (int64_t r = 0; r < rows_; r += kTile) {
+      Lanes::store(s_.most + r, Lanes::set1(kNoScore));
+      Lanes::store(s_.found + r, Lanes::set1(kNoScore));
     }
     const int64_t from = larger(split * kSplitTokens, begin_ / kKeyBlock * kKeyBlock);
     const int64_t to = smaller((split + 1) * kSplitTokens, end_);
@@ -570,23 +515,32 @@ class Attend {
       const int64_t keys = smaller(kKeyBlock, to - start);
       const int64_t first = larger(0, begin_ - start) / kTile;
       const int64_t last = (keys + kTile - 1) / kTile;
-      prefetch(start + kKeyBlock, smaller(start + 2 * kKeyBlock, to));
-      stage_k(start, first, last);
-      scores(first, last);
+      look_ahead(start + kKeyBlock, smaller(start + 2 * kKeyBlock, end_));
+      for (int64_t t = first, n = stage_tiles(task_.k.type); t < last; t += n) {
+        stage_k(start, t, smaller(t + n, last));
+        scores(t, smaller(t + n, last));
+      }
       if (task_.v.has_scale) {
         for (int64_t t = first; t < last; ++t) {
           load_scales(task_.v, tile(task_.v, true, start + t * kTile), s_.v_scale + t * kTile, s_.v_zero + t * kTile);
         }
       }
-      for (int64_t r = 0; r < rows_; ++r) softmax(r, start, first, last, states + r * state_);
-      stage_v(start, first, last, keys);
-      values(first * kTile, keys, states);
+      softmax(start, first, last);
+      // Integer values: one exact sum over the whole step.
+      const int64_t n = integer(task_.v.type) ? last - first : stage_tiles(task_.v.type);
+      for (int64_t t = first; t < last; t += n) {
+        const int64_t end = smaller(t + n, last);
+        stage_v(start, t, end, smaller(keys, end * kTile));
+        values(t * kTile, smaller(keys, end * kTile), t != first, states);
+      }
+      s_.ahead->fetch(INT64_MAX);
     }
     for (int64_t r = 0; r < rows_; ++r) {
       float* state = states + r * state_;
-      state[1] = Lanes::sum(Lanes::load(s_.sums + r * kRowFloats));
+      state[0] = s_.most[r];
+      state[1] = Lanes::sum(Lanes::load(s_.sums + r * kTile));
       if (!task_.v.has_zero) continue;
-      const Lanes::F zero = Lanes::set1(Lanes::sum(Lanes::load(s_.sums + r * kRowFloats + kTile)));
+      const Lanes::F zero = Lanes::set1(Lanes::sum(Lanes::load(s_.zero_sums + r * kTile)));
       for (int64_t i = kTile; i < state_; i += kTile) Lanes::store(state + i, Lanes::add(Lanes::load(state + i), zero));
     }
   }
@@ -599,6 +553,8 @@ class Attend {
   int64_t begin_ = 0;  // first key that some row sees
   int64_t end_ = 0;    // one past the last
   int block_shift_ = 0;
+  ScorePass score_pass_[2] = {};  // some keys are not seen, all are
+  WeightPass weight_pass_[2] = {};
 };
 
 int64_t scratch_bytes(int64_t rows, int64_t head_dim) {

@@ -120,13 +120,6 @@ struct Lanes {
     return mul(from_halves(fixed), set1(256.0f));
   }
 
-  // Integer products. The left operand holds 16-bit integers, 4 of them to a step. A unit of the right operand is 16
-  // lanes x 4 codes, widened to 16 bits, as two vectors of pairs: |codes 0 1 of lanes 0..15|codes 2 3 of lanes 0..15|.
-  static constexpr int64_t kUnitBytes = 128;
-  static constexpr float kMaxInteger = 32639;  // the AVX-512 form holds no more; results are the same
-  static constexpr int kFloatTiles = 4;        // accumulators of the float product, two registers each
-  static constexpr int kIntTiles = 4;
-
   struct I {
     __m256i a;
     __m256i b;
@@ -139,59 +132,59 @@ struct Lanes {
     t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1));
     return static_cast<float>(_mm_cvtsi128_si32(t));
   }
-  /// Rounds x * factor for 16 values and stores them as left operand (32 bytes); returns their sum added to `sum`.
-  static I pack_left(F x, F factor, std::byte* out, I sum) {
-    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(x.a, factor.a));
-    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(x.b, factor.b));
+  static __m256i load_int(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  static constexpr int kFloatTiles = 4;  // accumulators (rows x tiles, two registers each) that registers hold
+  static constexpr int kWideTiles = 4;
+  static constexpr int kNarrowTiles = 4;
+
+  // Wide integer products. The left operand holds 16-bit integers, 4 of them to a step. A unit of the right operand is
+  // 16 lanes x 4 codes, widened to 16 bits, as two vectors of pairs: |codes 0 1 of lanes 0..15|codes 2 3 of lanes
+  // 0..15|.
+  static constexpr int64_t kWideUnitBytes = 128;
+
+  static __m256i rounded(__m256 x, __m256 factor) { return _mm256_cvtps_epi32(_mm256_mul_ps(x, factor)); }
+
+  /// Rounds x * factor for 16 values and stores them as left operand (32 bytes); adds them to `sum`.
+  static I pack_wide(F x, F factor, std::byte* out, I sum) {
+    const __m256i a = rounded(x.a, factor.a);
+    const __m256i b = rounded(x.b, factor.b);
     const __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), both);
     return {_mm256_add_epi32(sum.a, a), _mm256_add_epi32(sum.b, b)};
   }
-
-  static void widen(__m256i codes, int half, std::byte* unit) {
+  /// 64 bytes of 8-bit codes -> one unit.
+  static void stage_wide(const std::byte* codes, std::byte* unit) {
     const __m256i first = _mm256_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1, 0, -1, 1, -1, 4,
                                            -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
     const __m256i second = _mm256_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1, 2, -1, 3, -1, 6,
                                             -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1);
     __m256i* to = reinterpret_cast<__m256i*>(unit);
-    _mm256_storeu_si256(to + half, _mm256_shuffle_epi8(codes, first));
-    _mm256_storeu_si256(to + 2 + half, _mm256_shuffle_epi8(codes, second));
-  }
-  /// 64 bytes of 8-bit codes -> one unit.
-  static void stage_u8(const std::byte* codes, std::byte* unit) {
-    const __m256i* from = reinterpret_cast<const __m256i*>(codes);
-    for (int half = 0; half < 2; ++half) widen(_mm256_loadu_si256(from + half), half, unit);
-  }
-  /// 64 bytes of 4-bit codes -> the units of the low and of the high nibbles.
-  static void stage_u4(const std::byte* codes, std::byte* low, std::byte* high) {
-    const __m256i mask = _mm256_set1_epi8(15);
-    const __m256i* from = reinterpret_cast<const __m256i*>(codes);
     for (int half = 0; half < 2; ++half) {
-      const __m256i both = _mm256_loadu_si256(from + half);
-      widen(_mm256_and_si256(both, mask), half, low);
-      widen(_mm256_and_si256(_mm256_srli_epi16(both, 4), mask), half, high);
+      const __m256i bytes32 = load_int(codes + 32 * half);
+      _mm256_storeu_si256(to + half, _mm256_shuffle_epi8(bytes32, first));
+      _mm256_storeu_si256(to + 2 + half, _mm256_shuffle_epi8(bytes32, second));
     }
   }
 
-  /// done(r, t, sum over steps of left[r] * right[t]) for R rows and T tiles.
-  template <int R, int T, class Done>
-  static void int_product(const std::byte* left, int64_t left_stride, const std::byte* right, int64_t tile_stride,
-                          int64_t step_stride, int64_t steps, Done done) {
+  template <int R, int T>
+  struct WideSums {
     I acc[R][T];
-    for (int r = 0; r < R; ++r) {
-      for (int t = 0; t < T; ++t) acc[r][t] = int_zero();
+
+    void clear() {
+      for (int r = 0; r < R; ++r) {
+        for (int t = 0; t < T; ++t) acc[r][t] = int_zero();
+      }
     }
-    for (int64_t step = 0; step < steps; ++step) {
+    void step(const std::byte* left, int64_t left_stride, const std::byte* right, int64_t tile_stride) {
       for (int pair = 0; pair < 2; ++pair) {
         I codes[T];
         for (int t = 0; t < T; ++t) {
-          const std::byte* unit = right + step * step_stride + t * tile_stride + 64 * pair;
-          codes[t].a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit));
-          codes[t].b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit + 32));
+          const std::byte* unit = right + t * tile_stride + 64 * pair;
+          codes[t] = {load_int(unit), load_int(unit + 32)};
         }
         for (int r = 0; r < R; ++r) {
           int32_t two;
-          __builtin_memcpy(&two, left + r * left_stride + 8 * step + 4 * pair, 4);
+          __builtin_memcpy(&two, left + r * left_stride + 4 * pair, 4);
           const __m256i q = _mm256_set1_epi32(two);
           for (int t = 0; t < T; ++t) {
             acc[r][t].a = _mm256_add_epi32(acc[r][t].a, _mm256_madd_epi16(codes[t].a, q));
@@ -200,12 +193,84 @@ struct Lanes {
         }
       }
     }
-    for (int r = 0; r < R; ++r) {
-      for (int t = 0; t < T; ++t) {
-        done(r, t, F{_mm256_cvtepi32_ps(acc[r][t].a), _mm256_cvtepi32_ps(acc[r][t].b)});
-      }
+    F sum(int r, int t) const { return {_mm256_cvtepi32_ps(acc[r][t].a), _mm256_cvtepi32_ps(acc[r][t].b)}; }
+  };
+
+  // Narrow integer products: 4-bit codes times bytes. The left operand has one byte a value; a unit of the right
+  // operand is 16 lanes x 4 codes, one byte each.
+  static constexpr int64_t kNarrowUnitBytes = 64;
+
+  static void store_bytes(__m256i a, __m256i b, std::byte* out) {
+    // Values fit into bytes; signed or not, the low byte is meant.
+    const __m256i mask = _mm256_set1_epi32(255);
+    const __m256i words =
+        _mm256_permute4x64_epi64(_mm256_packus_epi32(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)), 0xd8);
+    const __m128i packed = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), packed);
+  }
+  /// Rounds x * factor (within +-127) for 16 values to signed bytes; adds them to `sum`.
+  static I pack_signed(F x, F factor, std::byte* out, I sum) {
+    const __m256i a = rounded(x.a, factor.a);
+    const __m256i b = rounded(x.b, factor.b);
+    store_bytes(a, b, out);
+    return {_mm256_add_epi32(sum.a, a), _mm256_add_epi32(sum.b, b)};
+  }
+  /// Rounds x * factor + offset (within 0..255.99) down for 16 values to unsigned bytes.
+  static void pack_unsigned(F x, F factor, F offset, std::byte* out) {
+    const F y = add(mul(x, factor), offset);
+    store_bytes(_mm256_cvttps_epi32(y.a), _mm256_cvttps_epi32(y.b), out);
+  }
+  /// 64 bytes of 4-bit codes -> the units of the low and of the high nibbles.
+  static void stage_narrow(const std::byte* codes, std::byte* low, std::byte* high) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    for (int64_t i = 0; i < 64; i += 32) {
+      const __m256i both = load_int(codes + i);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(low + i), _mm256_and_si256(both, mask));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(high + i), _mm256_and_si256(_mm256_srli_epi16(both, 4), mask));
     }
   }
+
+  /// SignedLeft: left operand signed, else unsigned. Sums of 16 bits take 4 steps (4 * 2 * 15 * 255 = 30600) before
+  /// they are added to those of 32 bits.
+  template <int R, int T, bool SignedLeft>
+  struct NarrowSums {
+    I acc[R][T];
+    I part[R][T];
+
+    void clear() {
+      for (int r = 0; r < R; ++r) {
+        for (int t = 0; t < T; ++t) acc[r][t] = part[r][t] = int_zero();
+      }
+    }
+    void step(const std::byte* left, int64_t left_stride, const std::byte* right, int64_t tile_stride) {
+      I codes[T];
+      for (int t = 0; t < T; ++t)
+        codes[t] = {load_int(right + t * tile_stride), load_int(right + t * tile_stride + 32)};
+      const auto product = [](__m256i code, __m256i a) {
+        return SignedLeft ? _mm256_maddubs_epi16(code, a) : _mm256_maddubs_epi16(a, code);
+      };
+      for (int r = 0; r < R; ++r) {
+        int32_t four;
+        __builtin_memcpy(&four, left + r * left_stride, 4);
+        const __m256i a = _mm256_set1_epi32(four);
+        for (int t = 0; t < T; ++t) {
+          part[r][t].a = _mm256_add_epi16(part[r][t].a, product(codes[t].a, a));
+          part[r][t].b = _mm256_add_epi16(part[r][t].b, product(codes[t].b, a));
+        }
+      }
+    }
+    void flush() {
+      const __m256i ones = _mm256_set1_epi16(1);
+      for (int r = 0; r < R; ++r) {
+        for (int t = 0; t < T; ++t) {
+          acc[r][t].a = _mm256_add_epi32(acc[r][t].a, _mm256_madd_epi16(part[r][t].a, ones));
+          acc[r][t].b = _mm256_add_epi32(acc[r][t].b, _mm256_madd_epi16(part[r][t].b, ones));
+          part[r][t] = int_zero();
+        }
+      }
+    }
+    F sum(int r, int t) const { return {_mm256_cvtepi32_ps(acc[r][t].a), _mm256_cvtepi32_ps(acc[r][t].b)}; }
+  };
 
   static void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 };

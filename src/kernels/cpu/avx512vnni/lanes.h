@@ -88,15 +88,19 @@ struct Lanes {
     return _mm512_mask_mov_ps(value, nan, _mm512_set1_ps(__builtin_nanf("")));
   }
 
-  // Integer products. The left operand holds 15-bit integers q = 256 hi + lo with hi and lo signed bytes: 4 of them
-  // take 8 bytes |4 hi|4 lo|. A unit of the right operand is 16 lanes x 4 codes, one byte each.
-  static constexpr int64_t kUnitBytes = 64;
-  static constexpr float kMaxInteger = 32639;  // 127 * 256 + 127
-  static constexpr int kFloatTiles = 24;       // accumulators of the float product
-  static constexpr int kIntTiles = 12;         // and of the integer product, two registers each
+  using I = __m512i;
+  static I int_zero() { return _mm512_setzero_si512(); }
+  static float int_sum(I x) { return static_cast<float>(_mm512_reduce_add_epi32(x)); }
+  static constexpr int kFloatTiles = 24;  // accumulators (rows x tiles) that registers hold: float products,
+  static constexpr int kWideTiles = 12;   // wide and narrow integer products
+  static constexpr int kNarrowTiles = 24;
 
-  /// Rounds x * factor for 16 values and stores them as left operand (32 bytes); returns their sum added to `sum`.
-  static __m512i pack_left(F x, F factor, std::byte* out, __m512i sum) {
+  // Wide integer products. The left operand holds 15-bit integers q = 256 hi + lo with hi and lo signed bytes: 4 of
+  // them take 8 bytes |4 hi|4 lo|. A unit of the right operand is 16 lanes x 4 codes, one byte each.
+  static constexpr int64_t kWideUnitBytes = 64;
+
+  /// Rounds x * factor for 16 values and stores them as left operand (32 bytes); adds them to `sum`.
+  static I pack_wide(F x, F factor, std::byte* out, I sum) {
     const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(x, factor));
     const __m128i lo = _mm512_cvtepi32_epi8(q);
     const __m128i hi = _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_sub_epi32(q, _mm512_cvtepi8_epi32(lo)), 8));
@@ -105,37 +109,27 @@ struct Lanes {
     _mm_storeu_si128(to + 1, _mm_unpackhi_epi32(hi, lo));
     return _mm512_add_epi32(sum, q);
   }
-  using I = __m512i;
-  static I int_zero() { return _mm512_setzero_si512(); }
-  static float int_sum(I x) { return static_cast<float>(_mm512_reduce_add_epi32(x)); }
-
   /// 64 bytes of 8-bit codes -> one unit.
-  static void stage_u8(const std::byte* codes, std::byte* unit) {
+  static void stage_wide(const std::byte* codes, std::byte* unit) {
     _mm512_storeu_si512(unit, _mm512_loadu_si512(codes));
   }
-  /// 64 bytes of 4-bit codes -> the units of the low and of the high nibbles.
-  static void stage_u4(const std::byte* codes, std::byte* low, std::byte* high) {
-    const __m512i mask = _mm512_set1_epi8(15);
-    const __m512i both = _mm512_loadu_si512(codes);
-    _mm512_storeu_si512(low, _mm512_and_si512(both, mask));
-    _mm512_storeu_si512(high, _mm512_and_si512(_mm512_srli_epi16(both, 4), mask));
-  }
 
-  /// done(r, t, sum over steps of left[r] * right[t]) for R rows and T tiles.
-  template <int R, int T, class Done>
-  static void int_product(const std::byte* left, int64_t left_stride, const std::byte* right, int64_t tile_stride,
-                          int64_t step_stride, int64_t steps, Done done) {
+  template <int R, int T>
+  struct WideSums {
     __m512i hi[R][T];
     __m512i lo[R][T];
-    for (int r = 0; r < R; ++r) {
-      for (int t = 0; t < T; ++t) hi[r][t] = lo[r][t] = _mm512_setzero_si512();
+
+    void clear() {
+      for (int r = 0; r < R; ++r) {
+        for (int t = 0; t < T; ++t) hi[r][t] = lo[r][t] = _mm512_setzero_si512();
+      }
     }
-    for (int64_t step = 0; step < steps; ++step) {
+    void step(const std::byte* left, int64_t left_stride, const std::byte* right, int64_t tile_stride) {
       __m512i codes[T];
-      for (int t = 0; t < T; ++t) codes[t] = _mm512_loadu_si512(right + step * step_stride + t * tile_stride);
+      for (int t = 0; t < T; ++t) codes[t] = _mm512_loadu_si512(right + t * tile_stride);
       for (int r = 0; r < R; ++r) {
         int32_t pair[2];
-        __builtin_memcpy(pair, left + r * left_stride + 8 * step, 8);
+        __builtin_memcpy(pair, left + r * left_stride, 8);
         const __m512i h = _mm512_set1_epi32(pair[0]);
         const __m512i l = _mm512_set1_epi32(pair[1]);
         for (int t = 0; t < T; ++t) {
@@ -144,12 +138,58 @@ struct Lanes {
         }
       }
     }
-    for (int r = 0; r < R; ++r) {
-      for (int t = 0; t < T; ++t) {
-        done(r, t, _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(hi[r][t], 8), lo[r][t])));
+    F sum(int r, int t) const { return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(hi[r][t], 8), lo[r][t])); }
+  };
+
+  // Narrow integer products: 4-bit codes times bytes. The left operand has one byte a value; a unit of the right
+  // operand is 16 lanes x 4 codes, one byte each.
+  static constexpr int64_t kNarrowUnitBytes = 64;
+
+  /// Rounds x * factor (within +-127) for 16 values to signed bytes; adds them to `sum`.
+  static I pack_signed(F x, F factor, std::byte* out, I sum) {
+    const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(x, factor));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(q));
+    return _mm512_add_epi32(sum, q);
+  }
+  /// Rounds x * factor + offset (within 0..255.99) down for 16 values to unsigned bytes.
+  static void pack_unsigned(F x, F factor, F offset, std::byte* out) {
+    const __m512i q = _mm512_cvttps_epi32(_mm512_add_ps(_mm512_mul_ps(x, factor), offset));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(q));
+  }
+  /// 64 bytes of 4-bit codes -> the units of the low and of the high nibbles.
+  static void stage_narrow(const std::byte* codes, std::byte* low, std::byte* high) {
+    const __m512i mask = _mm512_set1_epi8(15);
+    const __m512i both = _mm512_loadu_si512(codes);
+    _mm512_storeu_si512(low, _mm512_and_si512(both, mask));
+    _mm512_storeu_si512(high, _mm512_and_si512(_mm512_srli_epi16(both, 4), mask));
+  }
+
+  /// SignedLeft: left operand signed, else unsigned.
+  template <int R, int T, bool SignedLeft>
+  struct NarrowSums {
+    __m512i acc[R][T];
+
+    void clear() {
+      for (int r = 0; r < R; ++r) {
+        for (int t = 0; t < T; ++t) acc[r][t] = _mm512_setzero_si512();
       }
     }
-  }
+    void step(const std::byte* left, int64_t left_stride, const std::byte* right, int64_t tile_stride) {
+      __m512i codes[T];
+      for (int t = 0; t < T; ++t) codes[t] = _mm512_loadu_si512(right + t * tile_stride);
+      for (int r = 0; r < R; ++r) {
+        int32_t four;
+        __builtin_memcpy(&four, left + r * left_stride, 4);
+        const __m512i a = _mm512_set1_epi32(four);
+        for (int t = 0; t < T; ++t) {
+          acc[r][t] =
+              SignedLeft ? _mm512_dpbusd_epi32(acc[r][t], codes[t], a) : _mm512_dpbusd_epi32(acc[r][t], a, codes[t]);
+        }
+      }
+    }
+    void flush() {}
+    F sum(int r, int t) const { return _mm512_cvtepi32_ps(acc[r][t]); }
+  };
 
   static void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 };
