@@ -20,9 +20,10 @@ setup:
 	@tools/setup.sh build
 
 build: setup
-	@tools/build.sh $(PRESET) $(JOBS)
+	@tools/build.sh $(PRESET) $(JOBS) tare
 
-test: build
+test: setup
+	@tools/build.sh $(PRESET) $(JOBS)
 	@tools/run_tests.sh $(PRESET) $(JOBS)
 
 demo: build
