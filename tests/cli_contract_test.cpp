@@ -39,6 +39,11 @@ TEST(CliContract, UsageErrorsAreOneLineAndExitCode2) {
   EXPECT_EQ(tare_run({}).exit_code, 2);
 }
 
+TEST(CliContract, ListsDoNotSwallowTheModel) {
+  EXPECT_THAT(tare_run({"bench", "model", "--batch", "1,2", "no/such/model"}).err, HasSubstr("no/such/model"));
+  expect_usage_error({"bench", "model", "--batch", "1,x", "no/such/model"}, "--batch: 1,x is no list");
+}
+
 TEST(CliContract, AFailedCommandStillPrintsOneDocument) {
   const json::object document = tare_json({"doctor", "--memory", "nonsense"}, 2);
   EXPECT_THAT(std::string(document.at("error").as_string()), HasSubstr("--memory"));

@@ -130,12 +130,8 @@ const Command kBenchModel = {
       declare_kv_cache(app, flags->model);
       app.add_option("--prompt-tokens", flags->prompt_tokens, "tokens of a prefill")->capture_default_str();
       app.add_option("--gen-tokens", flags->gen_tokens, "tokens of a decode")->capture_default_str();
-      app.add_option("--depth", flags->depths, "tokens in the context before, e.g. 0,4096")
-          ->delimiter(',')
-          ->capture_default_str();
-      app.add_option("--batch", flags->batches, "sequences decoded together, e.g. 1,16")
-          ->delimiter(',')
-          ->capture_default_str();
+      add_list(app, "--depth", flags->depths, "tokens in the context before, e.g. 0,4096");
+      add_list(app, "--batch", flags->batches, "sequences decoded together, e.g. 1,16");
       app.add_option("--repeats", flags->repeats, "measurements, after one warm-up")->capture_default_str();
       app.add_option("--twin", flags->twin, "the unquantized model, measured in the same run");
       return [flags](Context& context) { return bench_model(context, *flags); };

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 
 #include "base/json.h"
 
@@ -62,6 +64,27 @@ void add_repeated(CLI::App& app, const std::string& name, std::vector<std::strin
   // One value per occurrence: else the flag would swallow the positionals after it, and values in [brackets] would be
   // taken apart.
   app.add_option(name, values, help)->type_size(1)->expected(1)->allow_extra_args(false)->take_all();
+}
+
+void add_list(CLI::App& app, const std::string& name, std::vector<int64_t>& values, const std::string& help) {
+  // One text per occurrence, taken apart here: a flag with many values would swallow the positionals after it.
+  const auto parse = [&values, name](const std::string& text) {
+    std::vector<int64_t> parsed;
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find(',', begin), text.size());
+      int64_t value = 0;
+      const auto [rest, error] = std::from_chars(text.data() + begin, text.data() + end, value);
+      if (error != std::errc() || rest != text.data() + end || value < 0) {
+        throw CLI::ValidationError(name, fmt::format("{} is no list of whole numbers as 1,16", text));
+      }
+      parsed.push_back(value);
+      begin = end + 1;
+    }
+    values = std::move(parsed);
+  };
+  app.add_option_function<std::string>(name, parse, help)
+      ->type_name("N,N...")
+      ->default_str(fmt::format("{}", fmt::join(values, ",")));
 }
 
 namespace {

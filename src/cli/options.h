@@ -39,6 +39,9 @@ Result<log::Level> log_level(const GlobalOptions& options);
 /// A flag that may be repeated, one value each: --stop A --stop B. The values are taken as they are.
 void add_repeated(CLI::App& app, const std::string& name, std::vector<std::string>& values, const std::string& help);
 
+/// A flag with whole numbers from 0 and commas between them: --batch 1,16. Replaces the values.
+void add_list(CLI::App& app, const std::string& name, std::vector<int64_t>& values, const std::string& help);
+
 /// Arguments that stand in the JSON object of `--config FILE`: each key is a flag without its dashes, true switches a
 /// flag on (false leaves it out), an array repeats it. Flags on the command line win: keys that `args` already has are
 /// left out. Errors: unreadable or malformed file, a key that is no flag of `app` (named), `config` itself.
