@@ -36,8 +36,7 @@ float activate_one(MlpActivation kind, float x) {
 
 }  // namespace
 
-StepBuffers::StepBuffers(const Architecture& arch, std::span<const LinearGroup* const> groups, int64_t max_tokens,
-                         int threads, machine::Isa isa)
+StepBuffers::StepBuffers(const Architecture& arch, int64_t max_tokens, machine::Isa isa)
     : hidden_(floats(max_tokens, arch.hidden)),
       normed_(floats(max_tokens, arch.hidden)),
       qkv_(floats(max_tokens, arch.q_size() + 2 * arch.kv_size())),
@@ -46,20 +45,21 @@ StepBuffers::StepBuffers(const Architecture& arch, std::span<const LinearGroup* 
       mlp_(floats(max_tokens, arch.intermediate)),
       branch_(floats(max_tokens, arch.hidden)),
       ropes_(arch.ropes.size()),
-      isa_(isa) {
-  int64_t workspace = 0;
-  int64_t activations = 0;
-  for (const LinearGroup* group : groups) {
-    for (const BoundLinear& linear : *group) {
-      workspace = std::max(workspace, linear.workspace_bytes(max_tokens, threads));
-      activations = std::max(activations, kernels::activation_bytes(linear.form(), max_tokens, linear.k()));
-    }
-    if (std::any_of(group->begin(), group->end(), [](const BoundLinear& l) { return !l.input().empty(); })) {
-      transformed_.resize(static_cast<size_t>(max_tokens * std::max({arch.hidden, arch.intermediate, arch.q_size()})));
-    }
+      isa_(isa) {}
+
+void StepBuffers::require(const LinearGroup& group, int64_t max_tokens, int threads) {
+  size_t workspace = 0;
+  size_t activations = 0;
+  size_t transformed = 0;
+  for (const BoundLinear& linear : group) {
+    workspace = std::max(workspace, static_cast<size_t>(linear.workspace_bytes(max_tokens, threads)));
+    activations =
+        std::max(activations, static_cast<size_t>(kernels::activation_bytes(linear.form(), max_tokens, linear.k())));
+    if (!linear.input().empty()) transformed = std::max(transformed, static_cast<size_t>(max_tokens * linear.k()));
   }
-  workspace_ = AlignedBytes(static_cast<size_t>(workspace));
-  activations_ = AlignedBytes(static_cast<size_t>(activations));
+  if (workspace > workspace_.size()) workspace_ = AlignedBytes(workspace);
+  if (activations > activations_.size()) activations_ = AlignedBytes(activations);
+  if (transformed > transformed_.size()) transformed_.resize(transformed);
 }
 
 void StepBuffers::set_positions(const Batch& batch, const Architecture& arch,

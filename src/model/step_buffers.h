@@ -25,8 +25,10 @@ struct RopeTable {
 class StepBuffers {
  public:
   StepBuffers() = default;
-  StepBuffers(const Architecture& arch, std::span<const LinearGroup* const> groups, int64_t max_tokens, int threads,
-              machine::Isa isa);
+  StepBuffers(const Architecture& arch, int64_t max_tokens, machine::Isa isa);
+
+  /// Makes room for the scratch and the input form of these matrices at max_tokens tokens.
+  void require(const LinearGroup& group, int64_t max_tokens, int threads);
 
   float* hidden() { return hidden_.data(); }        // [M, hidden] residual stream
   float* qkv() { return qkv_.data(); }              // [M, q + k + v]

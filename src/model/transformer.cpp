@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 
+#include "model/layer_runner.h"
 #include "model/step_buffers.h"
 #include "model/weight_plan.h"
 
@@ -80,20 +81,15 @@ struct Transformer::Impl {
   Architecture arch;
   Options options;
   ThreadPool* pool = nullptr;
-  std::vector<RopeFrequencies> frequencies;  // one per Architecture::ropes
   Weight embedding;
   std::vector<BoundLayer> layers;
   std::vector<float> final_norm;
   LinearGroup head;
   std::vector<std::string> notes;
 
-  StepBuffers buffers;
-  std::vector<kernels::KvAppend> appends;
-  std::vector<kernels::AttentionSegment> segments;
+  LayerRunner runner;
 
   void embed(std::span<const int32_t> tokens, float* h) const;
-  void attend(int64_t layer, const Batch& batch, AttentionCache& cache, int64_t qkv_size);
-  void run_layer(int64_t layer, const Batch& batch, AttentionCache& cache, const Observer* observer);
 };
 
 Transformer::Transformer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -111,7 +107,7 @@ const std::vector<std::string>& Transformer::notes() const {
   return impl_->notes;
 }
 int64_t Transformer::workspace_bytes() const {
-  return impl_->buffers.bytes();
+  return impl_->runner.buffers().bytes();
 }
 
 std::vector<LinearRecord> Transformer::records() const {
@@ -146,7 +142,6 @@ Result<Transformer> Transformer::load(const ModelWeights& weights, Architecture 
                                : "the file holds its own head although the config ties it: the file's head is used");
   }
   if (options.context <= 0) options.context = arch.max_positions;
-  for (const RopeSpec& rope : arch.ropes) impl->frequencies.push_back(rope_frequencies(rope, options.context));
 
   TARE_ASSIGN(impl->embedding, weights.load(kEmbedding));
   for (int64_t layer = 0; layer < arch.layers; ++layer) {
@@ -171,12 +166,10 @@ Result<Transformer> Transformer::load(const ModelWeights& weights, Architecture 
   impl->arch = std::move(arch);
   impl->options = std::move(options);
   impl->pool = &pool;
-  std::vector<const LinearGroup*> groups = {&impl->head};
-  for (const BoundLayer& layer : impl->layers) {
-    for (const LinearGroup* group : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) groups.push_back(group);
-  }
-  impl->buffers =
-      StepBuffers(impl->arch, groups, impl->options.max_batch_tokens, pool.size(), impl->options.bind.caps.isa);
+  impl->runner =
+      LayerRunner(impl->arch, impl->options.max_batch_tokens, impl->options.context, impl->options.bind.caps.isa, pool);
+  impl->runner.require(impl->head);
+  for (const BoundLayer& layer : impl->layers) impl->runner.require(layer);
   return Transformer(std::move(impl));
 }
 
@@ -194,78 +187,6 @@ void Transformer::Impl::embed(std::span<const int32_t> tokens, float* h) const {
       for (int64_t k = 0; k < arch.hidden; ++k) row[k] *= arch.embedding_multiplier;
     }
   }
-}
-
-void Transformer::Impl::attend(int64_t layer, const Batch& batch, AttentionCache& cache, int64_t qkv_size) {
-  appends.clear();
-  segments.clear();
-  int64_t row = 0;
-  for (const SequenceSlice& slice : batch.sequences) {
-    float* q = buffers.qkv() + row * qkv_size;
-    appends.push_back({.k = q + arch.q_size(),
-                       .k_stride = qkv_size,
-                       .v = q + arch.q_size() + arch.kv_size(),
-                       .v_stride = qkv_size,
-                       .count = slice.count,
-                       .position = slice.first_position,
-                       .blocks = slice.block_table.data()});
-    segments.push_back({.q = q,
-                        .q_stride = qkv_size,
-                        .count = slice.count,
-                        .position = slice.first_position,
-                        .blocks = slice.block_table.data(),
-                        .out = buffers.attention() + row * arch.q_size(),
-                        .out_stride = arch.q_size()});
-    row += slice.count;
-  }
-  cache.store(layer, appends, *pool);
-  cache.attend(layer, segments, *pool);
-}
-
-void Transformer::Impl::run_layer(int64_t index, const Batch& batch, AttentionCache& cache, const Observer* observer) {
-  const BoundLayer& layer = layers[static_cast<size_t>(index)];
-  const LayerPlan& plan = arch.plan[static_cast<size_t>(index)];
-  const auto m = static_cast<int64_t>(batch.tokens.size());
-  const int64_t q_size = arch.q_size();
-  const int64_t kv_size = arch.kv_size();
-  const int64_t qkv_size = q_size + 2 * kv_size;
-  StepBuffers& b = buffers;
-  const auto observe = [&](Site site, const float* x, int64_t k) {
-    if (observer && observer->input) observer->input(index, site, x, m, k);
-  };
-
-  const float* x = b.norm_in(b.hidden(), layer.attention_norm_in, arch, m, *pool);
-  observe(Site::kQkv, x, arch.hidden);
-  b.run_group(layer.qkv, x, m, b.qkv(), qkv_size, *pool);
-  float* q = b.qkv();
-  float* k = q + q_size;
-  if (arch.qk_norm == QkNorm::kPerHead) {
-    norm_heads(q, m, qkv_size, arch.heads, arch.head_dim, layer.q_norm, arch);
-    norm_heads(k, m, qkv_size, arch.kv_heads, arch.head_dim, layer.k_norm, arch);
-  } else if (arch.qk_norm == QkNorm::kFull) {
-    norm_heads(q, m, qkv_size, 1, q_size, layer.q_norm, arch);
-    norm_heads(k, m, qkv_size, 1, kv_size, layer.k_norm, arch);
-  }
-  if (plan.rope >= 0) {
-    const RopeTable& table = b.rope(plan.rope);
-    apply_rope(q, m, qkv_size, arch.heads, arch.head_dim, table, *pool);
-    apply_rope(k, m, qkv_size, arch.kv_heads, arch.head_dim, table, *pool);
-  }
-  if (observer && observer->keys) observer->keys(index, q, qkv_size, k, qkv_size, m);
-  attend(index, batch, cache, qkv_size);
-
-  observe(Site::kOut, b.attention(), q_size);
-  b.run_group(layer.o, b.attention(), m, b.branch(), arch.hidden, *pool);
-  b.add_branch(layer.attention_norm_out, arch, m, *pool);
-
-  x = b.norm_in(b.hidden(), layer.mlp_norm_in, arch, m, *pool);
-  observe(Site::kGateUp, x, arch.hidden);
-  b.run_group(layer.gate_up, x, m, b.gate_up(), 2 * arch.intermediate, *pool);
-  b.activate(arch, m, *pool);
-  observe(Site::kDown, b.mlp(), arch.intermediate);
-  b.run_group(layer.down, b.mlp(), m, b.branch(), arch.hidden, *pool);
-  b.add_branch(layer.mlp_norm_out, arch, m, *pool);
-  if (observer && observer->output) observer->output(index, b.hidden(), m);
 }
 
 Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* logits, const Observer* observer) {
@@ -294,16 +215,20 @@ Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* lo
   if (covered != m) return internal_error("batch slices do not cover its tokens");
   if (m == 0) return {};
 
-  s.buffers.set_positions(batch, s.arch, s.frequencies);
-  s.embed(batch.tokens, s.buffers.hidden());
-  for (int64_t layer = 0; layer < s.arch.layers; ++layer) s.run_layer(layer, batch, cache, observer);
+  s.runner.begin(batch);
+  s.embed(batch.tokens, s.runner.hidden());
+  for (int64_t layer = 0; layer < s.arch.layers; ++layer) {
+    const BoundLayer& bound = s.layers[static_cast<size_t>(layer)];
+    s.runner.attention(bound, layer, batch, cache, observer);
+    s.runner.mlp(bound, layer, m, observer);
+  }
 
   // The head runs for the wanted rows only, in pieces that fit the workspace.
   const auto rows = static_cast<int64_t>(batch.logit_rows.size());
   if (rows == 0) return {};
-  const float* x = s.buffers.gather_norm(batch.logit_rows, s.final_norm, s.arch, *s.pool);
+  const float* x = s.runner.buffers().gather_norm(batch.logit_rows, s.final_norm, s.arch, *s.pool);
   if (observer && observer->input) observer->input(s.arch.layers, Site::kHead, x, rows, s.arch.hidden);
-  s.buffers.run_group(s.head, x, rows, logits, s.arch.vocab_size, *s.pool);
+  s.runner.buffers().run_group(s.head, x, rows, logits, s.arch.vocab_size, *s.pool);
   finish_logits(logits, rows * s.arch.vocab_size, s.arch, *s.pool);
   return {};
 }

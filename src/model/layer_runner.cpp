@@ -1,0 +1,86 @@
+#include "model/layer_runner.h"
+
+namespace tare::model {
+
+LayerRunner::LayerRunner(const Architecture& arch, int64_t max_tokens, int64_t context, machine::Isa isa,
+                         ThreadPool& pool)
+    : arch_(&arch), pool_(&pool), max_tokens_(max_tokens), buffers_(arch, max_tokens, isa) {
+  for (const RopeSpec& rope : arch.ropes) frequencies_.push_back(rope_frequencies(rope, context));
+}
+
+void LayerRunner::require(const BoundLayer& layer) {
+  for (const LinearGroup* group : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) require(*group);
+}
+
+void LayerRunner::attention(const BoundLayer& layer, int64_t index, const Batch& batch, AttentionCache& cache,
+                            const Observer* observer) {
+  const Architecture& arch = *arch_;
+  const LayerPlan& plan = arch.plan[static_cast<size_t>(index)];
+  const auto m = static_cast<int64_t>(batch.tokens.size());
+  const int64_t q_size = arch.q_size();
+  const int64_t kv_size = arch.kv_size();
+  const int64_t qkv_size = q_size + 2 * kv_size;
+  StepBuffers& b = buffers_;
+
+  const float* x = b.norm_in(b.hidden(), layer.attention_norm_in, arch, m, *pool_);
+  if (observer && observer->input) observer->input(index, Site::kQkv, x, m, arch.hidden);
+  b.run_group(layer.qkv, x, m, b.qkv(), qkv_size, *pool_);
+  float* q = b.qkv();
+  float* k = q + q_size;
+  if (arch.qk_norm == QkNorm::kPerHead) {
+    norm_heads(q, m, qkv_size, arch.heads, arch.head_dim, layer.q_norm, arch);
+    norm_heads(k, m, qkv_size, arch.kv_heads, arch.head_dim, layer.k_norm, arch);
+  } else if (arch.qk_norm == QkNorm::kFull) {
+    norm_heads(q, m, qkv_size, 1, q_size, layer.q_norm, arch);
+    norm_heads(k, m, qkv_size, 1, kv_size, layer.k_norm, arch);
+  }
+  if (plan.rope >= 0) {
+    const RopeTable& table = b.rope(plan.rope);
+    apply_rope(q, m, qkv_size, arch.heads, arch.head_dim, table, *pool_);
+    apply_rope(k, m, qkv_size, arch.kv_heads, arch.head_dim, table, *pool_);
+  }
+  if (observer && observer->keys) observer->keys(index, q, qkv_size, k, qkv_size, m);
+
+  appends_.clear();
+  segments_.clear();
+  int64_t row = 0;
+  for (const SequenceSlice& slice : batch.sequences) {
+    float* row_q = b.qkv() + row * qkv_size;
+    appends_.push_back({.k = row_q + q_size,
+                        .k_stride = qkv_size,
+                        .v = row_q + q_size + kv_size,
+                        .v_stride = qkv_size,
+                        .count = slice.count,
+                        .position = slice.first_position,
+                        .blocks = slice.block_table.data()});
+    segments_.push_back({.q = row_q,
+                         .q_stride = qkv_size,
+                         .count = slice.count,
+                         .position = slice.first_position,
+                         .blocks = slice.block_table.data(),
+                         .out = b.attention() + row * q_size,
+                         .out_stride = q_size});
+    row += slice.count;
+  }
+  cache.store(index, appends_, *pool_);
+  cache.attend(index, segments_, *pool_);
+
+  if (observer && observer->input) observer->input(index, Site::kOut, b.attention(), m, q_size);
+  b.run_group(layer.o, b.attention(), m, b.branch(), arch.hidden, *pool_);
+  b.add_branch(layer.attention_norm_out, arch, m, *pool_);
+}
+
+void LayerRunner::mlp(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer) {
+  const Architecture& arch = *arch_;
+  StepBuffers& b = buffers_;
+  const float* x = b.norm_in(b.hidden(), layer.mlp_norm_in, arch, m, *pool_);
+  if (observer && observer->input) observer->input(index, Site::kGateUp, x, m, arch.hidden);
+  b.run_group(layer.gate_up, x, m, b.gate_up(), 2 * arch.intermediate, *pool_);
+  b.activate(arch, m, *pool_);
+  if (observer && observer->input) observer->input(index, Site::kDown, b.mlp(), m, arch.intermediate);
+  b.run_group(layer.down, b.mlp(), m, b.branch(), arch.hidden, *pool_);
+  b.add_branch(layer.mlp_norm_out, arch, m, *pool_);
+  if (observer && observer->output) observer->output(index, b.hidden(), m);
+}
+
+}  // namespace tare::model
