@@ -46,7 +46,7 @@ def quantize(binary, model, out, flags):
     if os.path.isdir(out) and os.path.exists(stamp_path) and open(stamp_path).read() == stamp:
         print(f"   {out} is up to date")
         return
-    tare(binary, "quantize", model, "--out", out, "--overwrite", "--gate", "off", *flags)
+    tare(binary, "quantize", model, "--out", out, "--overwrite", "--gate", "off", "--dequantize-first", *flags)
     with open(stamp_path, "w") as f:
         f.write(stamp)
 
