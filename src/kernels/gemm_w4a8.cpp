@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "kernels/int_linear.h"
 
 namespace tare::kernels {
@@ -10,23 +12,30 @@ namespace {
 using tensor::QuantSpec;
 using tensor::Rule;
 
-/// QoQ and its relatives: u4 codes, either one f16 scale and f16 minimum a row (scale_first), or u8 scales and s8
-/// minima per group under one scale a row (integer_first). The additive terms never enter the main loop.
+/// QoQ and its relatives: 4-bit codes, either one scale a row with an integer zero or a float minimum (scale_first), or
+/// u8 scales and s8 minima per group under one scale a row (integer_first). A row's zero or minimum never enters the
+/// main loop: the epilogue takes it back with the token's sum.
 Verdict can_implement(const LinearProblem& problem, const machine::Capabilities&) {
   const auto* spec = std::get_if<QuantSpec>(&problem.weight);
   if (!spec) return Verdict::no("weights are not quantized");
-  if (spec->kind != tensor::CodeKind::kUint || spec->bits != 4) {
-    return Verdict::no(fmt::format("codes are {}, not u4", describe(*spec)));
+  if ((spec->kind != tensor::CodeKind::kUint && spec->kind != tensor::CodeKind::kInt) || spec->bits != 4) {
+    return Verdict::no(fmt::format("codes are {}, not 4-bit integers", describe(*spec)));
   }
   if (const Verdict verdict = integer_activations(problem); !verdict.ok) return verdict;
   if (spec->act_order) return Verdict::no("groups of columns in another order");
-  if (spec->zero != tensor::ZeroKind::kNone) return Verdict::no("zero points instead of minima");
+  if (spec->zero == tensor::ZeroKind::kFloat ||
+      (spec->zero == tensor::ZeroKind::kConstant && spec->zero_constant != std::nearbyint(spec->zero_constant))) {
+    return Verdict::no("zero points that are not integers");
+  }
   if (spec->has_outer_scale && spec->outer_group_size < problem.k)
     return Verdict::no("outer scales shorter than a row");
   if (spec->rule == Rule::kScaleFirst) {
     if (spec->group_size < problem.k) return Verdict::no("float scales per group");
   } else if (spec->rule == Rule::kIntegerFirst) {
     if (spec->round_inner) return Verdict::no("inner scales are rounded floats");
+    if (spec->kind != tensor::CodeKind::kUint || spec->zero != tensor::ZeroKind::kNone) {
+      return Verdict::no("signed codes or zero points under integer scales");
+    }
     if (spec->group_size < problem.k && spec->group_size % kColumnBlock != 0) {
       return Verdict::no(fmt::format("group size {} is no multiple of {}", spec->group_size, kColumnBlock));
     }

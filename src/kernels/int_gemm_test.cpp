@@ -10,6 +10,8 @@
 #include "base/checked.h"
 #include "kernels/gemm_w4a8.h"
 #include "kernels/gemm_w8a8.h"
+#include "kernels/gemm_wna8.h"
+#include "kernels/reference/samples.h"
 #include "numerics/mini_float.h"
 #include "numerics/packing.h"
 
@@ -375,6 +377,36 @@ TEST_P(W8A8, LongRows) {
   const IntegerWeight w = int8_weight(17, 28672, false, [&](int64_t, int64_t) { return draw(-128, 127); });
   check(w, make_tokens(
                3, 28672, [&](int64_t, int64_t) { return draw(-128, 127); }, true));
+}
+
+// P3: the two levels agree in every bit, also where groups are added in floating point.
+TEST(IntGemmLevels, SameBitsOnBothLevels) {
+  const machine::Capabilities caps = machine::capabilities();
+  if (caps.isa < machine::Isa::kAvx512Vnni) GTEST_SKIP() << "skipped: this CPU lacks avx512vnni";
+  const LinearKernel* pairs[][2] = {{&kGemmW4A8Avx512Vnni, &kGemmW4A8Avx2},
+                                    {&kGemmW8A8Avx512Vnni, &kGemmW8A8Avx2},
+                                    {&kGemmWNa8Avx512Vnni, &kGemmWNa8Avx2}};
+  ThreadPool pool(2);
+  int cases = 0;
+  for (const SampleForm& form : sample_forms()) {
+    const int64_t n = 70, k = 768, m = 7;
+    const tensor::Weight weight = form.make(form, n, k, SamplePattern::kRandom, 11);
+    tensor::ActivationSpec activation;
+    activation.type = tensor::ActivationType::kS8;
+    const LinearProblem problem = problem_of(weight, activation, true);
+    const std::vector<float> x = sample_tokens(m, k, 4), bias = sample_tokens(1, n, 2);
+    for (const auto& [one, two] : pairs) {
+      if (!one->can_implement(problem, caps).ok) continue;
+      SCOPED_TRACE(fmt::format("{} on {}", one->op, form.name));
+      ASSERT_TRUE(two->can_implement(problem, caps).ok);
+      const auto a = run_linear(*one, problem, {&weight, 1}, bias, x, m, caps.isa, pool);
+      const auto b = run_linear(*two, problem, {&weight, 1}, bias, x, m, caps.isa, pool);
+      ASSERT_TRUE(a.ok() && b.ok());
+      ASSERT_EQ(std::memcmp(a->data(), b->data(), a->size() * sizeof(float)), 0);
+      ++cases;
+    }
+  }
+  EXPECT_GT(cases, 30);
 }
 
 std::string kernel_name(const ::testing::TestParamInfo<const LinearKernel*>& info) {

@@ -11,6 +11,7 @@
 #include "base/checked.h"
 #include "kernels/huge_array.h"
 #include "kernels/int_pack.h"
+#include "kernels/int_schedule.h"
 
 namespace tare::kernels {
 
@@ -21,11 +22,6 @@ using tensor::QuantSpec;
 using tensor::Rule;
 
 namespace {
-
-constexpr int64_t kChunkBlocks = 16;  // 512 columns of 64 rows are 32 KB of u8: most of an L1
-constexpr int64_t kUnitTokens = 240;  // tokens of one unit of work; a multiple of both tile sizes
-constexpr int64_t kFewTokens = 16;    // up to here memory is the bottleneck
-constexpr int64_t kLeastTokens = 24;  // a unit is not cut below this
 
 /// Columns that share one sum of activations, in column blocks. Groups longer than 128 are cut so that the sums stay in
 /// s16 and pairs of them in one lane; the cut parts repeat their scales.
@@ -58,23 +54,6 @@ class PackedInt final : public PackedLinear {
   HugeArray storage;
   std::vector<IntPanel> panels;
   std::vector<int64_t> first_row;
-};
-
-/// Arrays inside one allocation, in the order in which a product walks them.
-class Carver {
- public:
-  explicit Carver(uint8_t* base) : base_(base) {}
-  template <class T>
-  T* take(int64_t count) {
-    auto* at = reinterpret_cast<T*>(base_ + used_);
-    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), kLineBytes);
-    return at;
-  }
-  int64_t used() const { return used_; }
-
- private:
-  uint8_t* base_;
-  int64_t used_ = 0;
 };
 
 struct Arrays {
@@ -233,34 +212,11 @@ Status check_parts(const LinearProblem& problem, const QuantSpec& spec, std::spa
   return {};
 }
 
-/// Row blocks a panel: wide panels reuse activations, but every thread should find several of them.
-int panel_row_blocks(int64_t row_blocks, int threads) {
-  if (row_blocks >= 32 * threads) return 4;
-  return row_blocks >= 4 * threads ? 2 : 1;
-}
-
-struct Split {
-  int64_t ranges;  // of tokens
-  int64_t tokens;  // in a range, at most
-};
-
-Split split_tokens(int64_t m, int64_t panels, int threads) {
-  const int64_t wanted = std::min(ceil_div(4 * static_cast<int64_t>(threads), std::max<int64_t>(panels, 1)),
-                                  std::max<int64_t>(m / kLeastTokens, 1));
-  const int64_t ranges = std::max({ceil_div(m, kUnitTokens), wanted, int64_t{1}});
-  const int64_t tokens = std::min(kUnitTokens, round_up(ceil_div(std::max<int64_t>(m, 1), ranges), 12));
-  return {ceil_div(m, tokens), tokens};
-}
-
 int64_t prepared_bytes(const IntShape& shape, int64_t m, const IntGemmOps& ops) {
   int64_t bytes = 0;
   if (ops.group_sums && shape.group_pairs > 0) bytes += round_up(m * shape.group_pairs * 4, kLineBytes);
   if (ops.widen) bytes += round_up(m * shape.column_blocks * kColumnBlock * 2, kLineBytes);
   return bytes;
-}
-
-int64_t thread_bytes(int64_t m) {
-  return round_up(int_scratch_bytes(kChunkBlocks, std::min(round_up(m, 12), kUnitTokens)), kLineBytes);
 }
 
 }  // namespace
@@ -297,18 +253,13 @@ Result<std::unique_ptr<PackedLinear>> int_prepack(const LinearProblem& problem, 
   const int64_t row_blocks = ceil_div(problem.n, kRowBlock);
   const int64_t rows = row_blocks * kRowBlock;
 
-  // Panels, their sizes first: how the codes lie depends on them.
-  struct Place {
-    int64_t block, row_blocks, offset;
-  };
-  std::vector<Place> places;
   int64_t code_bytes = 0;
-  int64_t size = panel_row_blocks(row_blocks, pool.size());
-  for (int64_t block = 0; block < row_blocks; block += size) {
-    while (block + size > row_blocks) size /= 2;
-    places.push_back({block, size, code_bytes});
-    code_bytes += size * shape.column_blocks * spec.bits * kLineBytes + shape.groups * group_bytes(size);
-  }
+  const std::vector<PanelPlace> places = place_panels(
+      problem.n, pool.size(),
+      [&](int64_t size) {
+        return size * shape.column_blocks * spec.bits * kLineBytes + shape.groups * group_bytes(size);
+      },
+      code_bytes);
 
   Carver measure(nullptr);
   Arrays(measure, shape, code_bytes, rows, spec, !bias.empty(), has_zero(spec));
@@ -316,7 +267,7 @@ Result<std::unique_ptr<PackedLinear>> int_prepack(const LinearProblem& problem, 
   Carver carver(packed->storage.data());
   const Arrays arrays(carver, shape, code_bytes, rows, spec, !bias.empty(), has_zero(spec));
 
-  for (const Place& place : places) {
+  for (const PanelPlace& place : places) {
     const int64_t row = place.block * kRowBlock;
     IntPanel panel{.row_blocks = static_cast<int32_t>(place.row_blocks),
                    .rows = static_cast<int32_t>(std::min(problem.n - row, place.row_blocks * kRowBlock))};
@@ -350,8 +301,7 @@ void int_run(const PackedLinear& packed_linear, const Activations& x, float* out
   const IntShape& shape = packed.shape;
   if (x.m == 0 || packed.panels.empty()) return;
 
-  auto address = round_up(static_cast<int64_t>(reinterpret_cast<uintptr_t>(workspace.data())), kLineBytes);
-  auto* free = reinterpret_cast<uint8_t*>(address);
+  uint8_t* free = first_line(workspace);
   IntTokens tokens{.x = static_cast<const int8_t*>(x.data),
                    .stride = x.row_stride,
                    .scale = x.scale,
@@ -376,27 +326,16 @@ void int_run(const PackedLinear& packed_linear, const Activations& x, float* out
     });
   }
 
-  // Units of work: ranges of tokens outside, panels inside, so that a thread meets the same activations again.
   const auto panels = static_cast<int64_t>(packed.panels.size());
-  const Split split = split_tokens(x.m, panels, pool.size());
   const int64_t scratch_bytes = thread_bytes(x.m);
-  // With few tokens a thread takes runs of neighbouring panels: what it prefetches past the end of one is then its own.
-  const int64_t units = split.ranges * panels;
-  const int64_t run = x.m <= kFewTokens ? std::max<int64_t>(1, units / (4 * pool.size())) : 1;
-  std::atomic<int64_t> next{0};
-  auto work = [&](int thread) {
-    uint8_t* scratch = free + thread * scratch_bytes;
-    for (int64_t first; (first = next.fetch_add(run, std::memory_order_relaxed)) < units;) {
-      for (int64_t unit = first; unit < std::min(units, first + run); ++unit) {
-        const auto panel = static_cast<size_t>(unit % panels);
-        IntTokens range = tokens;
-        range.begin = unit / panels * split.tokens;
-        range.end = std::min(x.m, range.begin + split.tokens);
-        ops.panel(shape, packed.panels[panel], range, out + packed.first_row[panel], out_stride, scratch);
-      }
-    }
-  };
-  pool.run(work);
+  for_each_unit(pool, x.m, panels, [&](int thread, int64_t panel, int64_t begin, int64_t end) {
+    const auto index = static_cast<size_t>(panel);
+    IntTokens range = tokens;
+    range.begin = begin;
+    range.end = end;
+    ops.panel(shape, packed.panels[index], range, out + packed.first_row[index], out_stride,
+              free + thread * scratch_bytes);
+  });
 }
 
 }  // namespace tare::kernels
