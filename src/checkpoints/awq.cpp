@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "checkpoints/gptq_config.h"
+#include "checkpoints/marlin.h"
 #include "checkpoints/parts.h"
 
 namespace tare::checkpoints {
@@ -259,18 +260,28 @@ Status read(Source& source, const LoadOptions&, tensor::ModelWeights& out) {
   TARE_TRY(check_side_file(source, "quantize_config.json"));
   TARE_TRY(check_side_file(source, "quant_config.json"));
   // exllama and ipex are kernels that read gemm files.
-  constexpr std::array<std::string_view, 5> kVersions = {"gemm", "exllama", "ipex", "gemv", "gemv_fast"};
+  constexpr std::array<std::string_view, 6> kVersions = {"gemm", "exllama", "ipex", "gemv", "gemv_fast", "marlin"};
   if (std::find(kVersions.begin(), kVersions.end(), config.version) == kVersions.end()) {
     return unsupported(
         "AWQ layout that tare does not read",
-        {.where = source.quantization_where, .expected = "gemm, gemv or gemv_fast", .found = config.version});
+        {.where = source.quantization_where, .expected = "gemm, gemv, gemv_fast or marlin", .found = config.version});
   }
   const std::vector<std::string> modules = modules_with(source.tensors, "qweight");
   if (modules.empty()) {
     return invalid_input("configuration and weights contradict each other",
                          {.where = source.quantization_where, .expected = "AWQ tensors (qweight)", .found = "none"});
   }
-  for (const std::string& name : modules) TARE_TRY(read_module(source, config, name, out));
+  for (const std::string& name : modules) {
+    if (config.version != "marlin") {
+      TARE_TRY(read_module(source, config, name, out));
+      continue;
+    }
+    Parts parts(source, name);
+    if (config.zero_point) {
+      return parts.contradiction("qweight", "no zero points in the marlin layout", "zero_point true");
+    }
+    TARE_TRY(read_marlin(parts, "qweight", "scales", config.group_size, "awq marlin", out));
+  }
   return take_dense_rest(source, out);
 }
 
@@ -282,7 +293,7 @@ CheckpointFormat awq_format() {
       .config_files = {"quant_config.json", "quantize_config.json"},
       .min_capability = 75,
       .activation_dtypes = {"float16"},
-      .reads = "4 bit: gemm, gemv, gemv_fast (llm-awq v2)",
+      .reads = "4 bit: gemm, gemv, gemv_fast (llm-awq v2), marlin",
       .detect = detect,
       .read = read,
   };

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/checked.h"
+#include "checkpoints/online.h"
 #include "checkpoints/parts.h"
 
 namespace tare::checkpoints {
@@ -307,8 +308,10 @@ CheckpointFormat bitsandbytes_format() {
       .min_capability = 70,
       .activation_dtypes = {"float32", "float16", "bfloat16"},
       .reads = "NF4 and FP4 with single or double quantized scales, LLM.int8",
+      .online = true,
       .detect = detect,
       .read = read,
+      .quantize = quantize_nf4,
   };
 }
 

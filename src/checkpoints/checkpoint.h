@@ -26,6 +26,11 @@ struct LoadOptions {
 /// format or part of one that tare does not read, with the reason).
 Result<tensor::ModelWeights> load_checkpoint(const std::string& path, const LoadOptions& options = {});
 
+struct CheckpointFormat;
+/// The same over a list of formats of the caller's (the built-in ones and those of plugins).
+Result<tensor::ModelWeights> load_checkpoint(const std::string& path, const LoadOptions& options,
+                                             const std::vector<CheckpointFormat>& formats);
+
 /// A tensor that some tools save and nobody needs: `suffix` ends its name.
 struct KnownLeftover {
   std::string_view suffix;

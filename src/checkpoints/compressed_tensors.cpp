@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/checked.h"
+#include "checkpoints/sparse24.h"
 #include "checkpoints/sparse_bitmask.h"
 
 namespace tare::checkpoints {
@@ -19,11 +20,23 @@ using Strategy = CtArgs::Strategy;
 
 namespace {
 
+Status read_ct_marlin_24(CtModule& m) {
+  const CtArgs& args = m.weights;
+  if (args.floating || !args.symmetric || (args.strategy != Strategy::kGroup && args.strategy != Strategy::kChannel)) {
+    return m.parts.contradiction("weight_packed", "symmetric integers per group or channel in marlin-24", "others");
+  }
+  if (m.parts.has("weight_shape")) {
+    TARE_TRY(m.parts.take_shaped("weight_shape", {DType::kI64, DType::kI32}, {{2}}));
+  }
+  return read_sparse24(m.parts, "weight_packed", "meta", "scale_packed", args.bits,
+                       args.strategy == Strategy::kChannel ? -1 : args.group_size, m.out);
+}
+
 struct StorageRow {
   std::string_view format;
   Status (*read)(CtModule& module);
 };
-constexpr std::array<StorageRow, 7> kStorage = {{
+constexpr std::array<StorageRow, 8> kStorage = {{
     {"pack-quantized", read_ct_packed},
     {"int-quantized", read_ct_plain},
     {"float-quantized", read_ct_plain},
@@ -31,6 +44,7 @@ constexpr std::array<StorageRow, 7> kStorage = {{
     {"mxfp8-quantized", read_ct_plain},
     {"nvfp4-pack-quantized", read_ct_fp4},
     {"mxfp4-pack-quantized", read_ct_fp4},
+    {"marlin-24", read_ct_marlin_24},
 }};
 
 Result<ActivationSpec> read_activation(const CtGroup& group, Parts& parts) {

@@ -30,8 +30,16 @@ struct CheckpointFormat {
   std::string_view reason;  // why there is no working path; empty when there is one
   bool online = false;      // quantizes dense weights at load
 
+  /// Names of formats whose checkpoints this one takes: in the peer engine it is a kernel for them. Here the kernel
+  /// follows from the form of the weights, so the name changes nothing, and that is said.
+  std::vector<std::string_view> stands_for;
+  /// For a name that stands for others: whether it takes this very checkpoint. Errors: why not.
+  Status (*accepts)(const Source& source) = nullptr;
+
   Match (*detect)(const Source& source) = nullptr;
   Status (*read)(Source& source, const LoadOptions& options, tensor::ModelWeights& out) = nullptr;
+  /// Quantizes the weights of a dense checkpoint, lazily. Set exactly when `online` is.
+  Status (*quantize)(tensor::ModelWeights& weights) = nullptr;
 };
 
 }  // namespace tare::checkpoints

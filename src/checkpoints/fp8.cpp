@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "checkpoints/gptq_config.h"
+#include "checkpoints/online.h"
 #include "checkpoints/parts.h"
 
 namespace tare::checkpoints {
@@ -196,8 +197,10 @@ CheckpointFormat fp8_format() {
       .min_capability = 80,
       .activation_dtypes = {"bfloat16", "float16"},
       .reads = "e4m3 weights with scales per tensor, row (GPTQModel) or block, static or dynamic activations",
+      .online = true,
       .detect = detect,
       .read = read,
+      .quantize = quantize_fp8_per_tensor,
   };
 }
 

@@ -25,7 +25,7 @@ json::array describe_formats(Context& context) {
   const auto& writers = checkpoints::writers();
   context.say("Checkpoint formats");
   for (const checkpoints::CheckpointFormat& format : checkpoints::builtin_formats()) {
-    const bool reads = format.read != nullptr;
+    const bool reads = format.read != nullptr || !format.stands_for.empty();
     const auto writer =
         std::find_if(writers.begin(), writers.end(), [&](const auto& w) { return w.name == format.name; });
     const bool writes = writer != writers.end();
