@@ -20,10 +20,10 @@
 ///
 /// Columns are cut into groups that share scales; act-order columns are gathered so that a group is contiguous; each
 /// group is padded with code "0" and token value 0 to whole steps. An output is one chain, the same for every M:
-///     inner = 0;  for k in the group, in order: inner = fma(x[k], c[k] - zero[group], inner)
+///     inner = 0;  for k in the group, in order: inner = fma(x[k], c[k], inner)
 ///     acc = fma(scale[group], inner, acc);  acc = fma(offset[group], sum of x over the group, acc)
-/// or, for groups under 32 columns (`direct`): acc = fma(x[k], scale * (c[k] - zero) + offset, acc).
-/// Here scale = outer * inner scale, offset = factor * minimum.
+/// or, for groups under 32 columns (`direct`): acc = fma(x[k], scale * c[k] + offset, acc).
+/// Here scale = outer * inner scale, offset = factor * minimum - scale * zero.
 namespace tare::kernels {
 
 /// kInt8: s8. kInt4: unsigned nibbles with one integer zero for all, which decoding subtracts.
@@ -87,8 +87,8 @@ struct FloatMatrix {
   Plane scale;                            // [panels][groups][16]; none = 1
   Plane outer;                            // [panels][outer columns][16]; none = 1
   const int32_t* outer_column = nullptr;  // [groups], when outer is there
-  Plane zero;                             // [panels][groups][16], with its sign turned: it is added to codes
-  float zero_constant = 0;                // the same for all; added as well when not 0
+  Plane zero;                             // [panels][groups][16], with its sign turned
+  float zero_constant = 0;                // the same for all, sign turned; beside the plane
   Plane offset;                           // [panels][groups][16]: minima; none = 0
   OffsetFactor offset_factor = OffsetFactor::kOne;
   Plane own;                            // OffsetFactor::kOwn

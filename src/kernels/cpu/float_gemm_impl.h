@@ -18,52 +18,98 @@ int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-Lanes plane_at(const Plane& plane, int64_t panel, int64_t column) {
-  return load_plane(plane.type, plane.data + (panel * plane.columns + column) * 16 * plane_bytes(plane.type));
-}
-
 bool has_offsets(const FloatMatrix& w) {
-  return w.offset.type != PlaneType::kNone;
-}
-bool has_zeros(const FloatMatrix& w) {
-  return w.zero.type != PlaneType::kNone || w.zero_constant != 0;
+  return w.offset.type != PlaneType::kNone || w.zero.type != PlaneType::kNone || w.zero_constant != 0;
 }
 
-struct GroupTerms {
-  Lanes scale;
-  Lanes offset;
+// Scales and offsets of a few groups, computed ahead of the loops that use them.
+constexpr int kTermGroups = 8;
+template <int P>
+struct Terms {
+  Lanes scale[kTermGroups][P];
+  Lanes offset[kTermGroups][P];
 };
 
-// What is added to decoded codes, times the decoder's factor (exact: a power of two).
-Lanes zeros_of(const FloatMatrix& w, int64_t panel, int64_t group, float factor) {
-  if (w.zero.type == PlaneType::kNone) return broadcast(w.zero_constant * factor);
-  return mul(plane_at(w.zero, panel, group), broadcast(factor));
+// Calls body with a plane type known to the compiler, so that it is not asked again for each number.
+template <PlaneType T>
+struct TypeTag {
+  static constexpr PlaneType value = T;
+};
+template <class Body>
+void with_type(PlaneType type, Body&& body) {
+  switch (type) {
+    case PlaneType::kF32:
+      return body(TypeTag<PlaneType::kF32>());
+    case PlaneType::kF16:
+      return body(TypeTag<PlaneType::kF16>());
+    case PlaneType::kBF16:
+      return body(TypeTag<PlaneType::kBF16>());
+    case PlaneType::kS8:
+      return body(TypeTag<PlaneType::kS8>());
+    case PlaneType::kU8:
+      return body(TypeTag<PlaneType::kU8>());
+    case PlaneType::kE4M3:
+      return body(TypeTag<PlaneType::kE4M3>());
+    case PlaneType::kE8M0:
+      return body(TypeTag<PlaneType::kE8M0>());
+    case PlaneType::kNone:
+      return;
+  }
 }
 
-// scale has the decoder's factor divided out, which is exact: it is a power of two.
-GroupTerms terms_of(const FloatMatrix& w, int64_t panel, int64_t group, float factor) {
-  GroupTerms t = {broadcast(1.0f), zero_lanes()};
-  if (w.scale.type != PlaneType::kNone) t.scale = plane_at(w.scale, panel, group);
-  Lanes outer = t.scale;
-  if (w.outer.type != PlaneType::kNone) {
-    outer = plane_at(w.outer, panel, w.outer_column[group]);
-    t.scale = w.scale.type != PlaneType::kNone ? mul(outer, t.scale) : outer;
-  }
-  if (w.offset.type != PlaneType::kNone) {
-    t.offset = plane_at(w.offset, panel, group);
-    switch (w.offset_factor) {
-      case OffsetFactor::kOne:
-        break;
-      case OffsetFactor::kOuter:
-        t.offset = mul(outer, t.offset);
-        break;
-      case OffsetFactor::kOwn:
-        t.offset = mul(plane_at(w.own, panel, w.own_column[group]), t.offset);
-        break;
+// use(i, p, numbers of group first + i of panel + p): column_of maps groups to columns of the plane, or is null.
+template <int P, class Use>
+void each_of_plane(const Plane& plane, const int32_t* column_of, int64_t panel, int64_t first, int64_t count,
+                   Use&& use) {
+  with_type(plane.type, [&](auto tag) {
+    constexpr int64_t bytes = 16 * plane_bytes(tag.value);
+    for (int p = 0; p < P; ++p) {
+      const std::byte* row = plane.data + (panel + p) * plane.columns * bytes;
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t column = column_of ? column_of[first + i] : first + i;
+        use(i, p, load_plane(tag.value, row + column * bytes));
+      }
     }
+  });
+}
+
+// Groups [first, first + count) of P panels. The decoder's factor is divided out of scales, which is exact: it is a
+// power of two.
+template <int P>
+void fill_terms(const FloatMatrix& w, int64_t panel, int64_t first, int64_t count, float factor, Terms<P>& terms) {
+  Lanes outer[kTermGroups][P];
+  const auto for_all = [&](auto&& body) {
+    for (int64_t i = 0; i < count; ++i) {
+      for (int p = 0; p < P; ++p) body(i, p);
+    }
+  };
+  for_all([&](int64_t i, int p) {
+    terms.scale[i][p] = outer[i][p] = broadcast(1.0f);
+    terms.offset[i][p] = zero_lanes();
+  });
+  each_of_plane<P>(w.outer, w.outer_column, panel, first, count,
+                   [&](int64_t i, int p, Lanes v) { terms.scale[i][p] = outer[i][p] = v; });
+  each_of_plane<P>(w.scale, nullptr, panel, first, count,
+                   [&](int64_t i, int p, Lanes v) { terms.scale[i][p] = mul(outer[i][p], v); });
+  if (w.offset.type != PlaneType::kNone) {
+    if (w.offset_factor == OffsetFactor::kOwn) {
+      each_of_plane<P>(w.own, w.own_column, panel, first, count, [&](int64_t i, int p, Lanes v) { outer[i][p] = v; });
+    }
+    const bool plain = w.offset_factor == OffsetFactor::kOne;
+    each_of_plane<P>(w.offset, nullptr, panel, first, count,
+                     [&](int64_t i, int p, Lanes v) { terms.offset[i][p] = plain ? v : mul(outer[i][p], v); });
   }
-  if (factor != 1.0f) t.scale = mul(t.scale, broadcast(1.0f / factor));
-  return t;
+  each_of_plane<P>(w.zero, nullptr, panel, first, count, [&](int64_t i, int p, Lanes v) {
+    terms.offset[i][p] = fma(terms.scale[i][p], v, terms.offset[i][p]);
+  });
+  if (w.zero_constant != 0) {
+    const Lanes zero = broadcast(w.zero_constant);
+    for_all([&](int64_t i, int p) { terms.offset[i][p] = fma(terms.scale[i][p], zero, terms.offset[i][p]); });
+  }
+  if (factor != 1.0f) {
+    const Lanes unfactor = broadcast(1.0f / factor);
+    for_all([&](int64_t i, int p) { terms.scale[i][p] = mul(terms.scale[i][p], unfactor); });
+  }
 }
 
 void store_outputs(const FloatMatrix& w, int64_t panel, Lanes y, float* row) {
@@ -75,7 +121,7 @@ void store_outputs(const FloatMatrix& w, int64_t panel, Lanes y, float* row) {
 // ---- few tokens -----------------------------------------------------------------------------------------------------
 
 // T tokens, P panels of one block: 16 * P outputs each.
-template <class D, int T, int P>
+template <class D, bool Scaled, int T, int P>
 void register_tile(const FloatMatrix& w, const D& decode, const std::byte* codes, int64_t step_bytes, int64_t panel,
                    const FloatTokens& tokens, int64_t token, float* out, int64_t out_stride) {
   Lanes acc[T][P], inner[T][P];
@@ -84,50 +130,56 @@ void register_tile(const FloatMatrix& w, const D& decode, const std::byte* codes
   }
   const float* x = tokens.x + token * tokens.stride;
   const std::byte* at = codes;
-  const bool zeroed = has_zeros(w);
+  const bool grouped = w.scaled && !Scaled;
+  const bool offsets = grouped && has_offsets(w);
+  Terms<P> terms;
   for (int64_t g = 0; g < w.groups; ++g) {
-    GroupTerms terms[P];
-    Lanes zeros[P];
-    for (int p = 0; w.direct && p < P; ++p) terms[p] = terms_of(w, panel + p, g, D::kFactor);
-    for (int p = 0; zeroed && p < P; ++p) zeros[p] = zeros_of(w, panel + p, g, D::kFactor);
-    for (int64_t s = w.group_step[g]; s < w.group_step[g + 1]; ++s, at += step_bytes) {
+    const int64_t i = g % kTermGroups;
+    if (i == 0 && w.scaled) fill_terms<P>(w, panel, g, smaller(kTermGroups, w.groups - g), D::kFactor, terms);
+    const int64_t end = w.group_step[g + 1];
+    for (int64_t s = w.group_step[g]; s < end; ++s, at += step_bytes) {
       const float* xs = x + s * D::kUnit;
-      for (int p = 0; p < P; ++p) {
-        prefetch(at + p * kStepBytes + kPrefetchBytes);
-        Lanes columns[D::kUnit];
-        decode(at + p * kStepBytes, columns);
-        if (zeroed) {
-          for (int j = 0; j < D::kUnit; ++j) columns[j] = add(columns[j], zeros[p]);
-        }
-        if (w.direct) {
-          for (int j = 0; j < D::kUnit; ++j) columns[j] = fma(columns[j], terms[p].scale, terms[p].offset);
-        }
+      for (int p = 0; p < P; ++p) prefetch(at + p * kStepBytes + kPrefetchBytes);
+      const auto multiply = [&](const typename D::Step& step, int j, int p) {
+        Lanes column = decode.column(step, j);
+        if constexpr (Scaled) column = fma(column, terms.scale[i][p], terms.offset[i][p]);
+        for (int t = 0; t < T; ++t) inner[t][p] = fma(column, broadcast(xs[t * tokens.stride + j]), inner[t][p]);
+      };
+      if constexpr (kRegisters == 32) {
+        // Chains take turns: none waits for the latency of its last product.
+        typename D::Step steps[P];
+        for (int p = 0; p < P; ++p) steps[p] = decode.load(at + p * kStepBytes);
+#pragma GCC unroll 16
         for (int j = 0; j < D::kUnit; ++j) {
-          for (int t = 0; t < T; ++t) inner[t][p] = fma(columns[j], broadcast(xs[t * tokens.stride + j]), inner[t][p]);
+          for (int p = 0; p < P; ++p) multiply(steps[p], j, p);
+        }
+      } else {
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) {
+          const typename D::Step step = decode.load(at + p * kStepBytes);
+          for (int j = 0; j < D::kUnit; ++j) multiply(step, j, p);
         }
       }
     }
-    if (!w.scaled || w.direct) continue;
+    if (!grouped) continue;
     for (int p = 0; p < P; ++p) {
-      const GroupTerms term = terms_of(w, panel + p, g, D::kFactor);
       for (int t = 0; t < T; ++t) {
-        acc[t][p] = fma(term.scale, inner[t][p], acc[t][p]);
-        if (has_offsets(w)) {
-          acc[t][p] = fma(term.offset, broadcast(tokens.group_sums[(token + t) * w.groups + g]), acc[t][p]);
+        acc[t][p] = fma(terms.scale[i][p], inner[t][p], acc[t][p]);
+        if (offsets) {
+          acc[t][p] = fma(terms.offset[i][p], broadcast(tokens.group_sums[(token + t) * w.groups + g]), acc[t][p]);
         }
         inner[t][p] = zero_lanes();
       }
     }
   }
-  const bool plain = !w.scaled || w.direct;
   for (int t = 0; t < T; ++t) {
     for (int p = 0; p < P; ++p) {
-      store_outputs(w, panel + p, plain ? inner[t][p] : acc[t][p], out + (token + t) * out_stride);
+      store_outputs(w, panel + p, grouped ? acc[t][p] : inner[t][p], out + (token + t) * out_stride);
     }
   }
 }
 
-template <class D, int T>
+template <class D, bool Scaled, int T>
 void register_panels(const FloatMatrix& w, const D& decode, int64_t block, const FloatTokens& tokens, int64_t token,
                      float* out, int64_t out_stride) {
   constexpr int P = panels_at_once(T);
@@ -135,69 +187,84 @@ void register_panels(const FloatMatrix& w, const D& decode, int64_t block, const
   const std::byte* codes = w.codes + first * (w.k_padded / D::kUnit) * kStepBytes;
   int64_t p = 0;
   for (; p + P <= count; p += P) {
-    register_tile<D, T, P>(w, decode, codes + p * kStepBytes, count * kStepBytes, first + p, tokens, token, out,
-                           out_stride);
+    register_tile<D, Scaled, T, P>(w, decode, codes + p * kStepBytes, count * kStepBytes, first + p, tokens, token, out,
+                                   out_stride);
   }
   if constexpr (P > 1) {
     for (; p < count; ++p) {
-      register_tile<D, T, 1>(w, decode, codes + p * kStepBytes, count * kStepBytes, first + p, tokens, token, out,
-                             out_stride);
+      register_tile<D, Scaled, T, 1>(w, decode, codes + p * kStepBytes, count * kStepBytes, first + p, tokens, token,
+                                     out, out_stride);
     }
+  }
+}
+
+template <class D, bool Scaled>
+void register_blocks_in(const FloatMatrix& w, int64_t begin, int64_t end, const FloatTokens& tokens, float* out,
+                        int64_t out_stride) {
+  const D decode(w);
+  for (int64_t block = begin; block < end; ++block) {
+    int64_t token = 0;
+    for (; token + 4 <= tokens.m; token += 4)
+      register_panels<D, Scaled, 4>(w, decode, block, tokens, token, out, out_stride);
+    if (token + 2 <= tokens.m) {
+      register_panels<D, Scaled, 2>(w, decode, block, tokens, token, out, out_stride);
+      token += 2;
+    }
+    if (token < tokens.m) register_panels<D, Scaled, 1>(w, decode, block, tokens, token, out, out_stride);
   }
 }
 
 template <class D>
 void register_blocks(const FloatMatrix& w, int64_t begin, int64_t end, const FloatTokens& tokens, float* out,
                      int64_t out_stride) {
-  const D decode(w);
-  for (int64_t block = begin; block < end; ++block) {
-    int64_t token = 0;
-    for (; token + 4 <= tokens.m; token += 4) register_panels<D, 4>(w, decode, block, tokens, token, out, out_stride);
-    if (token + 2 <= tokens.m) {
-      register_panels<D, 2>(w, decode, block, tokens, token, out, out_stride);
-      token += 2;
-    }
-    if (token < tokens.m) register_panels<D, 1>(w, decode, block, tokens, token, out, out_stride);
+  if constexpr (D::kUnit >= 4) {  // coded weights only
+    if (w.direct) return register_blocks_in<D, true>(w, begin, end, tokens, out, out_stride);
   }
+  register_blocks_in<D, false>(w, begin, end, tokens, out, out_stride);
 }
 
 // ---- many tokens ----------------------------------------------------------------------------------------------------
 
 // Steps [begin, end) of a block, decoded to panel[p][column][16]. They start in group `group`.
-template <class D>
-void decode_steps(const FloatMatrix& w, const D& decode, int64_t block, int64_t begin, int64_t end, int64_t group,
-                  float* panel, int64_t panel_stride) {
+template <class D, bool Scaled>
+void decode_steps_in(const FloatMatrix& w, const D& decode, int64_t block, int64_t begin, int64_t end, int64_t group,
+                     float* panel, int64_t panel_stride) {
   const int64_t first = block * kPanelsPerBlock, count = smaller(kPanelsPerBlock, w.panels - first);
   const std::byte* codes = w.codes + first * (w.k_padded / D::kUnit) * kStepBytes;
-  const bool zeroed = has_zeros(w);
   for (int64_t p = 0; p < count; ++p) {
-    int64_t g = group, next = begin;
-    GroupTerms terms = {};
-    Lanes zeros = zero_lanes();
-    for (int64_t s = begin; s < end; ++s) {
-      if (s == next) {
-        if (w.direct) terms = terms_of(w, first + p, g, D::kFactor);
-        if (zeroed) zeros = zeros_of(w, first + p, g, D::kFactor);
-        next = w.group_step[++g];
+    Terms<1> terms;
+    int64_t i = 0, s = begin;
+    for (int64_t g = group; s < end; ++g, ++i) {
+      if (i % kTermGroups == 0 && Scaled) {
+        i = 0;
+        fill_terms<1>(w, first + p, g, smaller(kTermGroups, w.groups - g), D::kFactor, terms);
       }
-      Lanes columns[D::kUnit];
-      decode(codes + (s * count + p) * kStepBytes, columns);
-      if (zeroed) {
-        for (int j = 0; j < D::kUnit; ++j) columns[j] = add(columns[j], zeros);
+      const Lanes scale = terms.scale[i][0], offset = terms.offset[i][0];
+      for (const int64_t last = smaller(end, w.group_step[g + 1]); s < last; ++s) {
+        const typename D::Step step = decode.load(codes + (s * count + p) * kStepBytes);
+        float* to = panel + p * panel_stride + (s - begin) * D::kUnit * 16;
+        for (int j = 0; j < D::kUnit; ++j) {
+          const Lanes column = decode.column(step, j);
+          store_lanes(to + j * 16, Scaled ? fma(column, scale, offset) : column);
+        }
       }
-      if (w.direct) {
-        for (int j = 0; j < D::kUnit; ++j) columns[j] = fma(columns[j], terms.scale, terms.offset);
-      }
-      float* to = panel + p * panel_stride + (s - begin) * D::kUnit * 16;
-      for (int j = 0; j < D::kUnit; ++j) store_lanes(to + j * 16, columns[j]);
     }
   }
 }
 
+template <class D>
+void decode_steps(const FloatMatrix& w, const D& decode, int64_t block, int64_t begin, int64_t end, int64_t group,
+                  float* panel, int64_t panel_stride) {
+  if constexpr (D::kUnit >= 4) {
+    if (w.direct) return decode_steps_in<D, true>(w, decode, block, begin, end, group, panel, panel_stride);
+  }
+  decode_steps_in<D, false>(w, decode, block, begin, end, group, panel, panel_stride);
+}
+
 // What a tile does with its sums: carry them on, or add them scaled to the accumulators.
 struct TileTerms {
-  const GroupTerms* terms = nullptr;  // [panels], or null: carry
-  bool offsets = false;
+  const Lanes* scale = nullptr;       // [panels], or null: carry
+  const Lanes* offset = nullptr;      // [panels], or null: none
   const float* group_sums = nullptr;  // of the tile's first token and this group
   int64_t groups = 0;
 };
@@ -208,7 +275,7 @@ void multiply_tile(const float* panel, int64_t panel_stride, int64_t columns, co
   Lanes inner[M][P];
   for (int m = 0; m < M; ++m) {
     for (int p = 0; p < P; ++p) {
-      inner[m][p] = tile.terms ? zero_lanes() : load_lanes(acc + (m * kPanelsPerBlock + p) * 16);
+      inner[m][p] = tile.scale ? zero_lanes() : load_lanes(acc + (m * kPanelsPerBlock + p) * 16);
     }
   }
   for (int64_t k = 0; k < columns; ++k) {
@@ -223,10 +290,8 @@ void multiply_tile(const float* panel, int64_t panel_stride, int64_t columns, co
     for (int p = 0; p < P; ++p) {
       float* at = acc + (m * kPanelsPerBlock + p) * 16;
       Lanes y = inner[m][p];
-      if (tile.terms) {
-        y = fma(tile.terms[p].scale, y, load_lanes(at));
-        if (tile.offsets) y = fma(tile.terms[p].offset, broadcast(tile.group_sums[m * tile.groups]), y);
-      }
+      if (tile.scale) y = fma(tile.scale[p], y, load_lanes(at));
+      if (tile.offset) y = fma(tile.offset[p], broadcast(tile.group_sums[m * tile.groups]), y);
       store_lanes(at, y);
     }
   }
@@ -238,7 +303,8 @@ void multiply_panels(const float* panel, int64_t panel_stride, int64_t count, in
   int64_t p = 0;
   const auto advance = [&](int by) {
     p += by;
-    if (tile.terms) tile.terms += by;
+    if (tile.scale) tile.scale += by;
+    if (tile.offset) tile.offset += by;
   };
   for (; p + kTilePanels <= count; advance(kTilePanels)) {
     multiply_tile<M, kTilePanels>(panel + p * panel_stride, panel_stride, columns, x, x_stride, acc + p * 16, tile);
@@ -281,8 +347,8 @@ void add_scaled(const FloatTokens& tokens, int64_t count, const float* inner, fl
   for (int64_t m = 0; m < tokens.m; ++m) {
     for (int64_t p = 0; p < count; ++p) {
       const int64_t at = (m * kPanelsPerBlock + p) * 16;
-      Lanes y = fma(tile.terms[p].scale, load_lanes(inner + at), load_lanes(acc + at));
-      if (tile.offsets) y = fma(tile.terms[p].offset, broadcast(tile.group_sums[m * tile.groups]), y);
+      Lanes y = fma(tile.scale[p], load_lanes(inner + at), load_lanes(acc + at));
+      if (tile.offset) y = fma(tile.offset[p], broadcast(tile.group_sums[m * tile.groups]), y);
       store_lanes(acc + at, y);
     }
   }
@@ -300,6 +366,7 @@ void panel_blocks(const FloatMatrix& w, int64_t begin, int64_t end, const FloatT
   const int64_t steps = w.k_padded / D::kUnit;
   const bool by_group = w.scaled && !w.direct && w.groups > 1;
   const int64_t sums = tokens.m * kPanelsPerBlock * 16;
+  Lanes scales[kTermGroups][kPanelsPerBlock], offsets[kTermGroups][kPanelsPerBlock];
   for (int64_t block = begin; block < end; ++block) {
     const int64_t first = block * kPanelsPerBlock, count = smaller(kPanelsPerBlock, w.panels - first);
     for (int64_t i = 0; i < sums; i += 16) store_lanes(acc + i, zero_lanes());
@@ -313,9 +380,19 @@ void panel_blocks(const FloatMatrix& w, int64_t begin, int64_t end, const FloatT
     };
     if (by_group) {
       for (int64_t g = 0; g < w.groups; ++g) {
-        GroupTerms terms[kPanelsPerBlock];
-        for (int64_t p = 0; p < count; ++p) terms[p] = terms_of(w, first + p, g, D::kFactor);
-        const TileTerms tile = {terms, has_offsets(w), tokens.group_sums ? tokens.group_sums + g : nullptr, w.groups};
+        const int64_t slot = g % kTermGroups;
+        for (int64_t p = 0; slot == 0 && p < count; ++p) {
+          Terms<1> terms;
+          const int64_t groups = smaller(kTermGroups, w.groups - g);
+          fill_terms<1>(w, first + p, g, groups, D::kFactor, terms);
+          for (int64_t j = 0; j < groups; ++j) {
+            scales[j][p] = terms.scale[j][0];
+            offsets[j][p] = terms.offset[j][0];
+          }
+        }
+        const bool with_offsets = has_offsets(w);
+        const TileTerms tile = {scales[slot], with_offsets ? offsets[slot] : nullptr,
+                                with_offsets ? tokens.group_sums + g : nullptr, w.groups};
         if (w.group_step[g + 1] - w.group_step[g] <= chunk) {
           multiply_steps(w.group_step[g], w.group_step[g + 1], g, acc, tile);
         } else {
@@ -329,12 +406,13 @@ void panel_blocks(const FloatMatrix& w, int64_t begin, int64_t end, const FloatT
     }
     const bool scale_at_end = w.scaled && !w.direct && !by_group;
     for (int64_t p = 0; p < count; ++p) {
-      const GroupTerms term = scale_at_end ? terms_of(w, first + p, 0, D::kFactor) : GroupTerms{};
+      Terms<1> terms;
+      if (scale_at_end) fill_terms<1>(w, first + p, 0, 1, D::kFactor, terms);
       for (int64_t m = 0; m < tokens.m; ++m) {
         Lanes y = load_lanes(acc + (m * kPanelsPerBlock + p) * 16);
         if (scale_at_end) {
-          y = fma(term.scale, y, zero_lanes());
-          if (has_offsets(w)) y = fma(term.offset, broadcast(tokens.group_sums[m]), y);
+          y = fma(terms.scale[0][0], y, zero_lanes());
+          if (has_offsets(w)) y = fma(terms.offset[0][0], broadcast(tokens.group_sums[m]), y);
         }
         store_outputs(w, first + p, y, out + m * out_stride);
       }

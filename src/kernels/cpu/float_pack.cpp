@@ -376,21 +376,23 @@ class FloatPacker {
     FloatMatrix& m = linear_->matrix;
     const bool by_table = m.code == FloatCode::kLut4 || m.code == FloatCode::kLut2;
     const int half = 1 << (f.bits - 1);
+    // With zeros of their own, codes and zeros are taken from the middle, where both are small.
+    const bool own_zeros = std::holds_alternative<Grid>(f.z) && f.kind == CodeKind::kUint;
     if (m.code == FloatCode::kInt4 && f.kind == CodeKind::kInt) stored_shift_ = half;
     if (m.code == FloatCode::kInt8 && f.kind == CodeKind::kUint) stored_shift_ = -half;
     const float* constant = std::get_if<float>(&f.z);
     if (by_table) {
-      table_zero_ = constant ? *constant : 0;
+      removed_ = own_zeros ? static_cast<float>(half) : 0;
+      table_zero_ = constant ? *constant : removed_;
     } else if (m.code == FloatCode::kInt4) {
       const bool whole = constant && *constant == std::nearbyint(*constant) && std::fabs(*constant) <= 64;
-      // With zeros of their own, codes and zeros are taken from the middle, where both are small.
-      const int middle = std::holds_alternative<Grid>(f.z) && f.kind == CodeKind::kUint ? half : 0;
+      const int middle = own_zeros ? half : 0;
       m.nibble_zero = stored_shift_ + (whole ? static_cast<int>(*constant) : middle);
       removed_ = static_cast<float>(middle);
       if (constant && !whole) m.zero_constant = -*constant;
     } else if (constant || stored_shift_ != 0) {
       removed_ = static_cast<float>(-stored_shift_);
-      if (!std::holds_alternative<Grid>(f.z)) m.zero_constant = removed_ - (constant ? *constant : 0);
+      if (!own_zeros) m.zero_constant = removed_ - (constant ? *constant : 0);
     }
   }
 
@@ -554,7 +556,8 @@ void run_float(const FloatGemmOps& ops, const FloatLinear& linear, const float* 
     tokens.x = gathered;
     tokens.stride = w.k_padded;
   }
-  if (w.scaled && !w.direct && w.offset.type != PlaneType::kNone) {
+  const bool offsets = w.offset.type != PlaneType::kNone || w.zero.type != PlaneType::kNone || w.zero_constant != 0;
+  if (w.scaled && !w.direct && offsets) {
     auto* sums = reinterpret_cast<float*>(next);
     next += sums_bytes(m, w.groups);
     pool.parallel_for(m, 16, [&](int64_t begin, int64_t end) { ops.sum_groups(w, tokens, begin, end, sums); });

@@ -488,12 +488,16 @@ ExpectedProduct expected_product(const LinearProblem& problem, const Weight& wei
   // sum |x| |w|: the same product of magnitudes. Activations as given bound those quantized, but for half a step of
   // their scale; the factor 2 below covers it.
   std::vector<float> w = *to_f32(weight);
-  if (const auto* quantized = std::get_if<QuantizedTensor>(&weight); quantized && quantized->fields().b) {
-    QuantizedFields f = quantized->fields();
-    f.b.reset();
-    f.B.reset();
-    const std::vector<float> scaled = dequantize(*QuantizedTensor::make(std::move(f)));
-    for (size_t i = 0; i < w.size(); ++i) w[i] = std::fabs(scaled[i]) + std::fabs(w[i] - scaled[i]);
+  if (const auto* quantized = std::get_if<QuantizedTensor>(&weight)) {
+    const QuantizedFields& whole = quantized->fields();
+    if (whole.b || !std::holds_alternative<std::monostate>(whole.z) || whole.kind == CodeKind::kUint) {
+      QuantizedFields f = whole;
+      f.b.reset();
+      f.B.reset();
+      if (f.rule == Rule::kScaleFirst && f.kind == CodeKind::kUint) f.z = static_cast<float>(1 << (f.bits - 1));
+      const std::vector<float> scaled = dequantize(*QuantizedTensor::make(std::move(f)));
+      for (size_t i = 0; i < w.size(); ++i) w[i] = std::fabs(scaled[i]) + std::fabs(w[i] - scaled[i]);
+    }
   }
   const int64_t n = problem.n, k = problem.k;
   out.bound.resize(static_cast<size_t>(m * n));

@@ -49,8 +49,9 @@ LinearProblem problem_of(const tensor::Weight& weight, const tensor::ActivationS
 std::vector<float> sample_tokens(int64_t m, int64_t k, uint64_t seed);
 
 /// y and the bound of its error, from the reference: |y - ref| <= bound for f32 accumulation in any order of K products
-/// (docs/style.md section 6), weights and activations taken as dequantized. Where a weight has a minimum, |w| counts as
-/// |scale * code| + |minimum|: kernels add minima once per group, as sum(x) * minimum.
+/// (docs/style.md section 6), weights and activations taken as dequantized. Where a weight has a minimum or a zero
+/// point of its own, |w| counts as |scale * (code - middle)| + |scale * (zero - middle)| + |minimum|: kernels apply
+/// those once per group, as sum(x) * (minimum - scale * zero).
 struct ExpectedProduct {
   std::vector<float> y;       // [m,n]
   std::vector<double> bound;  // [m,n]

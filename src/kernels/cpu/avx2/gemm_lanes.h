@@ -98,20 +98,33 @@ inline Lanes load_plane(PlaneType type, const std::byte* p) {
   return broadcast(1.0f);
 }
 
-// Decoders: one step of a panel into `unit` columns. What they write is kFactor times the code's value.
+// Decoders: load takes one step of a panel, column gives one of its kUnit columns, as kFactor times the codes' values.
 
-struct DecodeF32 {
-  static constexpr int kUnit = 1;
-  static constexpr float kFactor = 1;
-  explicit DecodeF32(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const { out[0] = load_lanes(reinterpret_cast<const float*>(p)); }
+// For kinds that are best decoded a whole step at a time.
+template <class Decoder, int Unit>
+struct DecodeAtOnce {
+  static constexpr int kUnit = Unit;
+  struct Step {
+    Lanes columns[Unit];
+  };
+  Step load(const std::byte* p) const {
+    Step step;
+    Decoder::decode(p, step.columns);
+    return step;
+  }
+  Lanes column(const Step& step, int j) const { return step.columns[j]; }
 };
 
-struct DecodeBF16 {
-  static constexpr int kUnit = 2;
+struct DecodeF32 : DecodeAtOnce<DecodeF32, 1> {
+  static constexpr float kFactor = 1;
+  explicit DecodeF32(const FloatMatrix&) {}
+  static void decode(const std::byte* p, Lanes* out) { out[0] = load_lanes(reinterpret_cast<const float*>(p)); }
+};
+
+struct DecodeBF16 : DecodeAtOnce<DecodeBF16, 2> {
   static constexpr float kFactor = 1;
   explicit DecodeBF16(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  static void decode(const std::byte* p, Lanes* out) {
     const __m256i low = load_half_step(p), high = load_half_step(p + 32);
     const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
     out[0] = {_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))};
@@ -119,11 +132,10 @@ struct DecodeBF16 {
   }
 };
 
-struct DecodeF16 {
-  static constexpr int kUnit = 2;
+struct DecodeF16 : DecodeAtOnce<DecodeF16, 2> {
   static constexpr float kFactor = 1;
   explicit DecodeF16(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  static void decode(const std::byte* p, Lanes* out) {
     const auto* q = reinterpret_cast<const __m128i*>(p);
     out[0] = {_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
     out[1] = {_mm256_cvtph_ps(_mm_loadu_si128(q + 2)), _mm256_cvtph_ps(_mm_loadu_si128(q + 3))};
@@ -149,11 +161,10 @@ inline Lanes top_bytes(__m256i low, __m256i high, int j) {
   return {_mm256_cvtepi32_ps(byte_on_top(low, j)), _mm256_cvtepi32_ps(byte_on_top(high, j))};
 }
 
-struct DecodeInt8 {
-  static constexpr int kUnit = 4;
+struct DecodeInt8 : DecodeAtOnce<DecodeInt8, 4> {
   static constexpr float kFactor = 0x1p24f;
   explicit DecodeInt8(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  static void decode(const std::byte* p, Lanes* out) {
     const __m256i low = load_half_step(p), high = load_half_step(p + 32);
     for (int j = 0; j < 4; ++j) out[j] = top_bytes(low, high, j);
   }
@@ -162,18 +173,19 @@ struct DecodeInt8 {
 struct DecodeInt4 {
   static constexpr int kUnit = 8;
   static constexpr float kFactor = 0x1p24f;
+  struct Step {
+    __m256i even_low, even_high, odd_low, odd_high;
+  };
   __m256i zero;
   explicit DecodeInt4(const FloatMatrix& w) : zero(_mm256_set1_epi8(static_cast<char>(w.nibble_zero))) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  Step load(const std::byte* p) const {
     const __m256i low = load_half_step(p), high = load_half_step(p + 32);
     const __m256i keep = _mm256_set1_epi8(15);
     const auto nibbles = [&](__m256i v) { return _mm256_sub_epi8(_mm256_and_si256(v, keep), zero); };
-    const __m256i even_low = nibbles(low), even_high = nibbles(high);
-    const __m256i odd_low = nibbles(_mm256_srli_epi32(low, 4)), odd_high = nibbles(_mm256_srli_epi32(high, 4));
-    for (int j = 0; j < 4; ++j) {
-      out[2 * j] = top_bytes(even_low, even_high, j);
-      out[2 * j + 1] = top_bytes(odd_low, odd_high, j);
-    }
+    return {nibbles(low), nibbles(high), nibbles(_mm256_srli_epi32(low, 4)), nibbles(_mm256_srli_epi32(high, 4))};
+  }
+  Lanes column(const Step& s, int j) const {
+    return j % 2 == 0 ? top_bytes(s.even_low, s.even_high, j / 2) : top_bytes(s.odd_low, s.odd_high, j / 2);
   }
 };
 
@@ -181,11 +193,10 @@ inline Lanes halves_to_lanes(__m256i halves) {
   return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
 }
 
-struct DecodeE4M3 {
-  static constexpr int kUnit = 4;
+struct DecodeE4M3 : DecodeAtOnce<DecodeE4M3, 4> {
   static constexpr float kFactor = 0x1p-8f;  // e4m3 bits read as f16: the bias differs by 8
   explicit DecodeE4M3(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  static void decode(const std::byte* p, Lanes* out) {
     const __m256i keep = _mm256_set1_epi16(static_cast<short>(0xbf80));
     for (int half = 0; half < 2; ++half) {
       const __m256i v = load_half_step(p + 32 * half);
@@ -195,11 +206,10 @@ struct DecodeE4M3 {
   }
 };
 
-struct DecodeE5M2 {
-  static constexpr int kUnit = 4;
+struct DecodeE5M2 : DecodeAtOnce<DecodeE5M2, 4> {
   static constexpr float kFactor = 1;  // e5m2 is the upper half of an f16
   explicit DecodeE5M2(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  static void decode(const std::byte* p, Lanes* out) {
     for (int half = 0; half < 2; ++half) {
       const __m256i v = load_half_step(p + 32 * half);
       out[half] = halves_to_lanes(_mm256_slli_epi16(v, 8));
@@ -211,31 +221,33 @@ struct DecodeE5M2 {
 struct DecodeLut4 {
   static constexpr int kUnit = 8;
   static constexpr float kFactor = 1;
+  struct Step {
+    __m256i low, high;
+  };
   __m256 below, above;  // entries 0..7 and 8..15
   explicit DecodeLut4(const FloatMatrix& w) : below(_mm256_loadu_ps(w.table)), above(_mm256_loadu_ps(w.table + 8)) {}
+  Step load(const std::byte* p) const { return {load_half_step(p), load_half_step(p + 32)}; }
   __m256 look_up(__m256i v, int j) const {
     // The lookups read the lowest three bits of each lane; bit 3, moved to the sign, chooses between them.
     const __m256i index = _mm256_srli_epi32(v, 4 * j);
     const __m256 choose = _mm256_castsi256_ps(_mm256_slli_epi32(v, 28 - 4 * j));
     return _mm256_blendv_ps(_mm256_permutevar8x32_ps(below, index), _mm256_permutevar8x32_ps(above, index), choose);
   }
-  void operator()(const std::byte* p, Lanes* out) const {
-    const __m256i low = load_half_step(p), high = load_half_step(p + 32);
-    for (int j = 0; j < 8; ++j) out[j] = {look_up(low, j), look_up(high, j)};
-  }
+  Lanes column(const Step& s, int j) const { return {look_up(s.low, j), look_up(s.high, j)}; }
 };
 
 struct DecodeLut2 {
   static constexpr int kUnit = 16;
   static constexpr float kFactor = 1;
+  struct Step {
+    __m256i low, high;
+  };
   __m256 table;  // the four values, twice: bit 2 of an index belongs to the next code
   explicit DecodeLut2(const FloatMatrix& w) : table(_mm256_loadu_ps(w.table)) {}
-  void operator()(const std::byte* p, Lanes* out) const {
-    const __m256i low = load_half_step(p), high = load_half_step(p + 32);
-    for (int j = 0; j < 16; ++j) {
-      out[j] = {_mm256_permutevar8x32_ps(table, _mm256_srli_epi32(low, 2 * j)),
-                _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(high, 2 * j))};
-    }
+  Step load(const std::byte* p) const { return {load_half_step(p), load_half_step(p + 32)}; }
+  Lanes column(const Step& s, int j) const {
+    return {_mm256_permutevar8x32_ps(table, _mm256_srli_epi32(s.low, 2 * j)),
+            _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(s.high, 2 * j))};
   }
 };
 

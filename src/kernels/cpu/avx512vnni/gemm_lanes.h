@@ -84,41 +84,52 @@ inline Lanes load_plane(PlaneType type, const std::byte* p) {
   return {_mm512_set1_ps(1.0f)};
 }
 
-// Decoders: one step of a panel into `unit` columns. What they write is kFactor times the code's value.
+// Decoders: load takes one step of a panel, column gives one of its kUnit columns, as kFactor times the codes' values.
 
-struct DecodeF32 {
-  static constexpr int kUnit = 1;
-  static constexpr float kFactor = 1;
-  explicit DecodeF32(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const { out[0] = load_lanes(reinterpret_cast<const float*>(p)); }
+// For kinds that are best decoded a whole step at a time.
+template <class Decoder, int Unit>
+struct DecodeAtOnce {
+  static constexpr int kUnit = Unit;
+  struct Step {
+    Lanes columns[Unit];
+  };
+  Step load(const std::byte* p) const {
+    Step step;
+    Decoder::decode(p, step.columns);
+    return step;
+  }
+  Lanes column(const Step& step, int j) const { return step.columns[j]; }
 };
 
-struct DecodeBF16 {
-  static constexpr int kUnit = 2;
+struct DecodeF32 : DecodeAtOnce<DecodeF32, 1> {
+  static constexpr float kFactor = 1;
+  explicit DecodeF32(const FloatMatrix&) {}
+  static void decode(const std::byte* p, Lanes* out) { out[0] = load_lanes(reinterpret_cast<const float*>(p)); }
+};
+
+struct DecodeBF16 : DecodeAtOnce<DecodeBF16, 2> {
   static constexpr float kFactor = 1;
   explicit DecodeBF16(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  static void decode(const std::byte* p, Lanes* out) {
     const __m512i v = load_step(p);
     out[0].v = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
     out[1].v = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
   }
 };
 
-struct DecodeF16 {
-  static constexpr int kUnit = 2;
+struct DecodeF16 : DecodeAtOnce<DecodeF16, 2> {
   static constexpr float kFactor = 1;
   explicit DecodeF16(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  static void decode(const std::byte* p, Lanes* out) {
     out[0].v = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     out[1].v = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32)));
   }
 };
 
-struct DecodeInt8 {
-  static constexpr int kUnit = 4;
+struct DecodeInt8 : DecodeAtOnce<DecodeInt8, 4> {
   static constexpr float kFactor = 1;
   explicit DecodeInt8(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  static void decode(const std::byte* p, Lanes* out) {
     const __m512i v = load_step(p);
     out[0].v = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v, 24), 24));
     out[1].v = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v, 16), 24));
@@ -132,11 +143,10 @@ inline void halves_to_lanes(__m512i halves, Lanes* low, Lanes* high) {
   high->v = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
 }
 
-struct DecodeE4M3 {
-  static constexpr int kUnit = 4;
+struct DecodeE4M3 : DecodeAtOnce<DecodeE4M3, 4> {
   static constexpr float kFactor = 0x1p-8f;  // e4m3 bits read as f16: the bias differs by 8
   explicit DecodeE4M3(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  static void decode(const std::byte* p, Lanes* out) {
     const __m512i v = load_step(p);
     const __m512i keep = _mm512_set1_epi16(static_cast<short>(0xbf80));
     halves_to_lanes(_mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(v, 8), 1), keep), out, out + 1);
@@ -144,11 +154,10 @@ struct DecodeE4M3 {
   }
 };
 
-struct DecodeE5M2 {
-  static constexpr int kUnit = 4;
+struct DecodeE5M2 : DecodeAtOnce<DecodeE5M2, 4> {
   static constexpr float kFactor = 1;  // e5m2 is the upper half of an f16
   explicit DecodeE5M2(const FloatMatrix&) {}
-  void operator()(const std::byte* p, Lanes* out) const {
+  static void decode(const std::byte* p, Lanes* out) {
     const __m512i v = load_step(p);
     halves_to_lanes(_mm512_slli_epi16(v, 8), out, out + 1);
     halves_to_lanes(_mm512_and_si512(v, _mm512_set1_epi16(static_cast<short>(0xff00))), out + 2, out + 3);
@@ -158,13 +167,13 @@ struct DecodeE5M2 {
 struct DecodeLut4 {
   static constexpr int kUnit = 8;
   static constexpr float kFactor = 1;
+  using Step = __m512i;
   __m512 table;
   explicit DecodeLut4(const FloatMatrix& w) : table(_mm512_loadu_ps(w.table)) {}
-  void operator()(const std::byte* p, Lanes* out) const {
-    __m512i v = load_step(p);
-    // The lookup reads the lowest four bits of each lane only.
-    for (int j = 0; j < 8; ++j)
-      out[j].v = _mm512_permutexvar_ps(_mm512_srli_epi32(v, static_cast<unsigned>(4 * j)), table);
+  Step load(const std::byte* p) const { return load_step(p); }
+  // The lookup reads the lowest four bits of each lane only.
+  Lanes column(Step v, int j) const {
+    return {_mm512_permutexvar_ps(_mm512_srli_epi32(v, static_cast<unsigned>(4 * j)), table)};
   }
 };
 using DecodeInt4 = DecodeLut4;
@@ -172,13 +181,12 @@ using DecodeInt4 = DecodeLut4;
 struct DecodeLut2 {
   static constexpr int kUnit = 16;
   static constexpr float kFactor = 1;
+  using Step = __m512i;
   __m512 table;  // the four values, four times: bits 2 and 3 of an index belong to the next code
   explicit DecodeLut2(const FloatMatrix& w) : table(_mm512_loadu_ps(w.table)) {}
-  void operator()(const std::byte* p, Lanes* out) const {
-    const __m512i v = load_step(p);
-    for (int j = 0; j < 16; ++j) {
-      out[j].v = _mm512_permutexvar_ps(_mm512_srli_epi32(v, static_cast<unsigned>(2 * j)), table);
-    }
+  Step load(const std::byte* p) const { return load_step(p); }
+  Lanes column(Step v, int j) const {
+    return {_mm512_permutexvar_ps(_mm512_srli_epi32(v, static_cast<unsigned>(2 * j)), table)};
   }
 };
 
