@@ -40,22 +40,4 @@ Result<Selection> select_linear(const LinearRegistry& registry, const LinearProb
                      {.where = fmt::format("--kernel {}", forced), .found = selection.rejected.front().reason});
 }
 
-LinearRegistry available_linear_kernels(const LinearRegistry& registry, const machine::Capabilities& caps,
-                                        ThreadPool& pool, std::vector<Rejection>* dropped) {
-  LinearRegistry available;
-  for (const LinearKernel* kernel : registry) {
-    std::string reason;
-    if (kernel->isa > caps.isa) {
-      reason = fmt::format("needs {}, allowed here is {}", machine::isa_name(kernel->isa), machine::isa_name(caps.isa));
-    } else if (Status test = self_test(*kernel, caps, pool); !test.ok()) {
-      reason = test.error().message();
-    } else {
-      available.push_back(kernel);
-      continue;
-    }
-    if (dropped) dropped->push_back({std::string(kernel->name), std::move(reason)});
-  }
-  return available;
-}
-
 }  // namespace tare::kernels
