@@ -169,6 +169,42 @@ void byte_level(AlignedText& text, uint32_t base) {
   text.transform(changed, 0, base);
 }
 
+// NFC where it may change something: at characters that may compose or decompose and the one before them. The rest,
+// which is nearly everything, is copied.
+void compose_in_place(AlignedText& text, uint32_t base) {
+  const std::string_view all = text.text;
+  const auto may_change = [&](size_t at) {
+    return static_cast<unsigned char>(all[at]) >= 0xCC &&  // below U+0300 nothing changes
+           (char_classes(decode_char(all.data(), at).value) & kNormalizes);
+  };
+  AlignedText out;
+  size_t done = 0;
+  size_t before = 0;  // start of the character before `at`
+  for (size_t at = 0; at < all.size();) {
+    if (!may_change(at)) {
+      before = at;
+      at += char_bytes(all[at]);
+      continue;
+    }
+    const size_t begin = std::max(done, std::min(before, at));
+    size_t end = at;
+    while (end < all.size() && may_change(end)) end += char_bytes(all[end]);
+    AlignedText part;
+    part.append(text, begin, end);
+    normalize_unicode(part, UnicodeForm::kNfc, base);
+    if (out.text.empty()) {
+      out.text.reserve(all.size());
+      out.source.reserve(all.size());
+    }
+    out.append(text, done, begin);
+    out.append(part, 0, part.text.size());
+    done = before = at = end;
+  }
+  if (done == 0) return;
+  out.append(text, done, all.size());
+  text = std::move(out);
+}
+
 // The tokenizers library looks rules up by grapheme cluster (below 6 bytes), else by character, and replaces the whole
 // of it by the shortest rule it starts with.
 void precompiled(const Charsmap& charsmap, AlignedText& text, uint32_t base) {
@@ -336,7 +372,7 @@ Status normalize(const Normalizer& normalizer, AlignedText& text, uint32_t base)
     if (text.text.empty()) return {};
     switch (step.kind) {
       case NormalizerStep::Kind::kNfc:
-        normalize_unicode(text, UnicodeForm::kNfc, base);
+        compose_in_place(text, base);
         break;
       case NormalizerStep::Kind::kNfd:
         normalize_unicode(text, UnicodeForm::kNfd, base);
