@@ -16,19 +16,28 @@ Value Interpreter::look_up(NameId name, const Scope* scope) const {
   return Value::undefined(fmt::format("'{}' is undefined", template_.names[static_cast<size_t>(name)]));
 }
 
+Out<void> Interpreter::enter() {
+  const auto* here = static_cast<const char*>(__builtin_frame_address(0));
+  if (!stack_start_) stack_start_ = here;
+  const size_t used = static_cast<size_t>(here < stack_start_ ? stack_start_ - here : here - stack_start_);
+  if (depth_ >= runtime_.limits().max_evaluation_depth || used > runtime_.limits().max_stack_bytes) {
+    return limit_fault(fmt::format("evaluation too deep: {} levels, {} bytes of stack", depth_, used));
+  }
+  ++depth_;
+  return {};
+}
+
 Out<Value> Interpreter::evaluate(const Expression& node, Scope* scope) {
   if (node.kind == ExpressionKind::kConstant) return node.value;
   TARE_TRY(runtime_.charge(1));
-  if (++depth_ > runtime_.limits().max_evaluation_depth) {
-    --depth_;
-    return limit_fault(fmt::format("evaluation deeper than {} levels", runtime_.limits().max_evaluation_depth));
-  }
+  TARE_TRY(enter());
   Out<Value> value = evaluate_node(node, scope);
-  --depth_;
+  leave();
   if (!value.ok() && value.error()->line == 0) value.error()->line = node.line;
   return value;
 }
 
+// Only calls here: what has local values is a function of its own, so that a level of recursion takes little stack.
 Out<Value> Interpreter::evaluate_node(const Expression& node, Scope* scope) {
   switch (node.kind) {
     case ExpressionKind::kConstant:
@@ -40,15 +49,10 @@ Out<Value> Interpreter::evaluate_node(const Expression& node, Scope* scope) {
       return evaluate_list(node, scope);
     case ExpressionKind::kDict:
       return evaluate_dict(node, scope);
-    case ExpressionKind::kAttribute: {
-      TARE_ASSIGN(const Value of, evaluate(*node.children[0], scope));
-      return runtime_.attribute(of, node.text);
-    }
-    case ExpressionKind::kItem: {
-      TARE_ASSIGN(const Value of, evaluate(*node.children[0], scope));
-      TARE_ASSIGN(const Value key, evaluate(*node.children[1], scope));
-      return runtime_.item(of, key);
-    }
+    case ExpressionKind::kAttribute:
+      return evaluate_attribute(node, scope);
+    case ExpressionKind::kItem:
+      return evaluate_item(node, scope);
     case ExpressionKind::kSlice:
       return evaluate_slice(node, scope);
     case ExpressionKind::kCall:
@@ -57,39 +61,60 @@ Out<Value> Interpreter::evaluate_node(const Expression& node, Scope* scope) {
       return evaluate_filter(node, scope);
     case ExpressionKind::kTest:
       return evaluate_test(node, scope);
-    case ExpressionKind::kNot: {
-      TARE_ASSIGN(const Value value, evaluate(*node.children[0], scope));
-      return Value::boolean(!Runtime::truth(value));
-    }
+    case ExpressionKind::kNot:
     case ExpressionKind::kNegative:
-    case ExpressionKind::kPositive: {
-      TARE_ASSIGN(const Value value, evaluate(*node.children[0], scope));
-      return runtime_.negate(value, node.kind == ExpressionKind::kNegative);
-    }
-    case ExpressionKind::kBinary: {
-      TARE_ASSIGN(const Value left, evaluate(*node.children[0], scope));
-      TARE_ASSIGN(const Value right, evaluate(*node.children[1], scope));
-      return runtime_.binary(node.operation, left, right);
-    }
+    case ExpressionKind::kPositive:
+      return evaluate_unary(node, scope);
+    case ExpressionKind::kBinary:
+      return evaluate_binary(node, scope);
     case ExpressionKind::kConcat:
       return evaluate_concat(node, scope);
     case ExpressionKind::kAnd:
-    case ExpressionKind::kOr: {
-      TARE_ASSIGN(Value left, evaluate(*node.children[0], scope));
-      if (Runtime::truth(left) == (node.kind == ExpressionKind::kOr)) return left;
-      return evaluate(*node.children[1], scope);
-    }
+    case ExpressionKind::kOr:
+      return evaluate_logic(node, scope);
     case ExpressionKind::kComparison:
       return evaluate_comparison(node, scope);
-    case ExpressionKind::kCondition: {
-      TARE_ASSIGN(const Value condition, evaluate(*node.children[1], scope));
-      if (Runtime::truth(condition)) return evaluate(*node.children[0], scope);
-      if (node.children[2]) return evaluate(*node.children[2], scope);
-      return Value::undefined(fmt::format(
-          "the inline if-expression on line {} evaluated to false and no else section was defined.", node.line));
-    }
+    case ExpressionKind::kCondition:
+      return evaluate_condition(node, scope);
   }
   return Value();
+}
+
+Out<Value> Interpreter::evaluate_attribute(const Expression& node, Scope* scope) {
+  TARE_ASSIGN(const Value of, evaluate(*node.children[0], scope));
+  return runtime_.attribute(of, node.text);
+}
+
+Out<Value> Interpreter::evaluate_item(const Expression& node, Scope* scope) {
+  TARE_ASSIGN(const Value of, evaluate(*node.children[0], scope));
+  TARE_ASSIGN(const Value key, evaluate(*node.children[1], scope));
+  return runtime_.item(of, key);
+}
+
+Out<Value> Interpreter::evaluate_unary(const Expression& node, Scope* scope) {
+  TARE_ASSIGN(const Value value, evaluate(*node.children[0], scope));
+  if (node.kind == ExpressionKind::kNot) return Value::boolean(!Runtime::truth(value));
+  return runtime_.negate(value, node.kind == ExpressionKind::kNegative);
+}
+
+Out<Value> Interpreter::evaluate_binary(const Expression& node, Scope* scope) {
+  TARE_ASSIGN(const Value left, evaluate(*node.children[0], scope));
+  TARE_ASSIGN(const Value right, evaluate(*node.children[1], scope));
+  return runtime_.binary(node.operation, left, right);
+}
+
+Out<Value> Interpreter::evaluate_logic(const Expression& node, Scope* scope) {
+  TARE_ASSIGN(Value left, evaluate(*node.children[0], scope));
+  if (Runtime::truth(left) == (node.kind == ExpressionKind::kOr)) return left;
+  return evaluate(*node.children[1], scope);
+}
+
+Out<Value> Interpreter::evaluate_condition(const Expression& node, Scope* scope) {
+  TARE_ASSIGN(const Value condition, evaluate(*node.children[1], scope));
+  if (Runtime::truth(condition)) return evaluate(*node.children[0], scope);
+  if (node.children[2]) return evaluate(*node.children[2], scope);
+  return Value::undefined(fmt::format(
+      "the inline if-expression on line {} evaluated to false and no else section was defined.", node.line));
 }
 
 Out<Value> Interpreter::evaluate_list(const Expression& node, Scope* scope) {

@@ -219,7 +219,9 @@ Out<Value> map(Runtime& runtime, const Value& self, CallArguments& arguments) {
       return runtime.generator(std::move(out), type_fault(fmt::format("No filter named '{}'.", name)));
     }
     CallArguments copy = rest;
+    TARE_TRY(runtime.enter_call());  // map('map', 'map', ...) would nest as deep as it has arguments
     Out<Value> mapped = filter ? filter(runtime, item, copy) : item_by_path(runtime, item, path);
+    runtime.leave_call();
     if (!mapped.ok()) return runtime.generator(std::move(out), std::move(mapped).error());
     if (!filter && mapped.value().is_undefined() && !fallback.is_undefined() && !fallback.is_none()) mapped = fallback;
     out.push_back(*std::move(mapped));

@@ -98,14 +98,11 @@ Out<void> Interpreter::assign(const Target& target, Value value, Scope* scope) {
 }
 
 Out<Interpreter::Flow> Interpreter::execute(const Body& body, Scope* scope) {
-  if (++depth_ > runtime_.limits().max_evaluation_depth) {
-    --depth_;
-    return limit_fault(fmt::format("evaluation deeper than {} levels", runtime_.limits().max_evaluation_depth));
-  }
+  TARE_TRY(enter());
   struct Leave {
-    int& depth;
-    ~Leave() { --depth; }
-  } const leave{depth_};
+    Interpreter& interpreter;
+    ~Leave() { interpreter.leave(); }
+  } const at_end{*this};
   for (const auto& statement : body) {
     Out<Flow> flow = execute(*statement, scope);
     if (!flow.ok()) {

@@ -55,10 +55,19 @@ class Interpreter {
   Out<void> emit(std::string_view text);
   Value make_macro(const MacroDefinition& macro, Scope* scope);
 
+  Out<void> enter();
+  void leave() { --depth_; }
+
   // Expressions.
   Out<Value> evaluate(const Expression& node, Scope* scope);
   Out<Value> evaluate_node(const Expression& node, Scope* scope);
   Out<Value> evaluate_call(const Expression& node, Scope* scope, const Value* caller);
+  Out<Value> evaluate_attribute(const Expression& node, Scope* scope);
+  Out<Value> evaluate_item(const Expression& node, Scope* scope);
+  Out<Value> evaluate_unary(const Expression& node, Scope* scope);
+  Out<Value> evaluate_binary(const Expression& node, Scope* scope);
+  Out<Value> evaluate_logic(const Expression& node, Scope* scope);
+  Out<Value> evaluate_condition(const Expression& node, Scope* scope);
   Out<Value> evaluate_slice(const Expression& node, Scope* scope);
   Out<Value> evaluate_list(const Expression& node, Scope* scope);
   Out<Value> evaluate_dict(const Expression& node, Scope* scope);
@@ -82,6 +91,7 @@ class Interpreter {
   std::string* out_ = &output_;
   const Value* filter_input_ = nullptr;  // what the filters of a block start from
   int depth_ = 0;
+  const char* stack_start_ = nullptr;
 };
 
 /// A macro, or the body of a call block.

@@ -165,8 +165,11 @@ TEST(Jinja, HostileTemplatesEndInALimit) {
       repeat("{% if 1 %}", 100000) + repeat("{% endif %}", 100000),
       repeat("{% for i in x %}", 100000) + repeat("{% endfor %}", 100000),
   };
+  TemplateLimits limits;  // smaller than usual, so that sanitizers get through
+  limits.max_steps = 500'000;
+  limits.max_output_bytes = 1 << 20;
   for (const std::string& source : sources) {
-    const Outcome outcome = render(source);
+    const Outcome outcome = render(source, limits);
     ASSERT_TRUE(outcome.failure) << source.substr(0, 120) << " gave " << outcome.text.substr(0, 80);
     EXPECT_EQ(outcome.failure->kind, Kind::kLimit) << source.substr(0, 120) << ": " << outcome.failure->message;
   }
@@ -182,12 +185,30 @@ TEST(Jinja, LongButFlatTemplatesRun) {
 
 // The deepest that the limits allow must fit the stack, also of a server's worker thread (8 MiB) and with sanitizers.
 TEST(Jinja, DeepestAllowedRecursionFitsTheStack) {
-  const std::string ifs = repeat("{% if 1 %}", 90), endifs = repeat("{% endif %}", 90);
-  const std::string deep =
-      "{% macro f(n) %}" + ifs + "{{ [[[[[[[[f(n + 1)|trim|trim|trim]]]]]]]] }}" + endifs + "{% endmacro %}{{ f(1) }}";
-  const Outcome outcome = render(deep);
-  ASSERT_TRUE(outcome.failure);
-  EXPECT_EQ(outcome.failure->kind, Kind::kLimit);
+  const std::string ifs = repeat("{% if 1 %}", 60), endifs = repeat("{% endif %}", 60);
+  const std::string loops = repeat("{% for i in [1] %}", 60), endloops = repeat("{% endfor %}", 60);
+  const std::string bodies[] = {
+      ifs + "{{ [[[[[[[[f()" + repeat("|trim", 200) + "]]]]]]]] }}" + endifs,
+      loops + "{{ f() }}" + endloops,
+      "{{ " + repeat("1 if (", 15) + "f()" + repeat(")", 15) + " }}",
+      "{{ f()" + repeat(" + 'x'", 400) + " }}",
+      "{{ x" + repeat("[(", 15) + "f()" + repeat(")]", 15) + " }}",
+      "{% set s %}{% filter trim %}{% with a = 1 %}{% call f() %}{{ f() }}{% endcall %}{% endwith %}{% endfilter %}{% "
+      "endset %}",
+  };
+  for (const std::string& body : bodies) {
+    const Outcome outcome =
+        render("{% set x = {} %}{% macro f() %}" + body + "{{ caller() if caller }}{% endmacro %}{{ f() }}");
+    ASSERT_TRUE(outcome.failure) << body.substr(0, 80);
+    EXPECT_EQ(outcome.failure->kind, Kind::kLimit) << body.substr(0, 80) << outcome.failure->message;
+    const std::string& message = outcome.failure->message;
+    EXPECT_TRUE(message.starts_with("evaluation too deep") || message.starts_with("macros call")) << message;
+  }
+}
+
+TEST(Jinja, FiltersOfFiltersEnd) {
+  // Each level is lazy and the last one is never walked, so this prints generators; it must not nest 100000 calls.
+  EXPECT_FALSE(render("{{ 'a'|map(" + repeat("'map', ", 100000) + "'upper')|list }}").failure);
 }
 
 TEST(Jinja, CyclesAreFreed) {

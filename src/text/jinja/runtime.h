@@ -22,6 +22,7 @@ struct RenderLimits {
   int64_t max_steps = 20'000'000;              // expressions, statements, list items; 64 bytes of new text count one
   int max_call_depth = 100;                    // macros, callers and recursive loops within each other
   int max_evaluation_depth = 1500;             // expressions and statements within each other, over all calls
+  size_t max_stack_bytes = size_t{3} << 20;    // of the calling thread, from the start of the render
   size_t max_output_bytes = size_t{16} << 20;  // also of every single string on the way
   int64_t max_range = 100'000;                 // items of one range()
 };
