@@ -218,6 +218,7 @@ Out<Value> map(Runtime& runtime, const Value& self, CallArguments& arguments) {
       TARE_ASSIGN(const std::string name, runtime.print(arguments.positional[0]));
       return runtime.generator(std::move(out), type_fault(fmt::format("No filter named '{}'.", name)));
     }
+    TARE_TRY(runtime.charge(rest.positional.size()));
     CallArguments copy = rest;
     TARE_TRY(runtime.enter_call());  // map('map', 'map', ...) would nest as deep as it has arguments
     Out<Value> mapped = filter ? filter(runtime, item, copy) : item_by_path(runtime, item, path);
