@@ -10,6 +10,7 @@
 #include "base/size_text.h"
 #include "base/version.h"
 #include "checkpoints/checkpoint.h"
+#include "checkpoints/text_assets.h"
 #include "checkpoints/write.h"
 #include "cli/command.h"
 #include "quantize/pipeline.h"
@@ -30,6 +31,9 @@ struct Flags {
   std::vector<std::string> set;
   std::string head = "source";
   std::string gate = "off";
+  std::string calibration;
+  int64_t samples = 64;
+  int64_t sequence_length = 512;
   bool dequantize_first = false;
   bool overwrite = false;
   bool allow_loss = false;
@@ -93,6 +97,20 @@ Status run(Context& context, Flags& flags) {
     }
   }
   TARE_ASSIGN(options.head, head_choice(flags, *source, substitutions));
+  options.caps = context.capabilities();
+  if (options.recipe->calibrated) {
+    if (flags.calibration.empty()) {
+      return invalid_input("method needs calibration data",
+                           {.where = "--calibration", .expected = "a text file", .found = "nothing"});
+    }
+    TARE_ASSIGN(const text::Tokenizer tokenizer, checkpoints::load_tokenizer(flags.model));
+    TARE_ASSIGN(const std::string content, read_text_file(flags.calibration));
+    TARE_ASSIGN(const text::Encoding encoded,
+                tokenizer.encode(content, {.add_special = false, .specials_as_text = true}));
+    const std::vector<int32_t>& ids = encoded.ids;
+    TARE_ASSIGN(options.calibration, quantize::calibration_windows(ids, flags.samples, flags.sequence_length));
+    options.kernels = kernels::available_linear_kernels(options.kernels, options.caps, context.pool());
+  }
   // Made before the work: a name that is taken is told now.
   TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, flags.overwrite));
 
@@ -102,10 +120,23 @@ Status run(Context& context, Flags& flags) {
     progress->note(matrix.name);
     progress->advance();
   };
+  std::unique_ptr<Progress> calibrated;
+  options.calibration_progress = [&](int64_t done, int64_t total) {
+    if (!calibrated) calibrated = std::make_unique<Progress>(context.progress(), "calibrate", total, "sequences");
+    calibrated->advance();
+    if (done == total) calibrated.reset();
+  };
   TARE_ASSIGN(const quantize::Outcome outcome, quantize::quantize_model(source, arch, options, context.pool()));
   progress.reset();
   substitutions.insert(substitutions.end(), outcome.substitutions.begin(), outcome.substitutions.end());
 
+  json::value calibration;
+  if (options.recipe->calibrated) {
+    calibration = {{"file", flags.calibration},
+                   {"sequences", options.calibration.sequences.size()},
+                   {"sequence_length", flags.sequence_length},
+                   {"tokens", options.calibration.tokens}};
+  }
   const int64_t group = options.scheme.grid.group_size;
   const std::string scheme = quantize::describe(options.widths);
   TARE_ASSIGN(const checkpoints::SideFiles side, checkpoints::copy_side_files(flags.model, folder.path()));
@@ -120,7 +151,7 @@ Status run(Context& context, Flags& flags) {
                                                           {"group_size", group > 0 ? group : -1},
                                                           {"head", quantize::head_name(options.head)},
                                                           {"transforms", json::array()},
-                                                          {"calibration", nullptr}},
+                                                          {"calibration", calibration}},
                                              .allow_loss = flags.allow_loss,
                                              .progress = [&](const std::string&) -> Status {
                                                progress->advance();
@@ -194,6 +225,9 @@ void declare(CLI::App& app, Flags& f) {
   app.add_option("--scale-dtype", f.scheme.scale_dtype, "float16, bfloat16 or float32 (default: by scheme)");
   app.add_option("--head", f.head, "embedding and head: source, bfloat16, float16, float32, int8, int8-a8")
       ->capture_default_str();
+  app.add_option("--calibration", f.calibration, "text that calibrated methods run the model on")->type_name("FILE");
+  app.add_option("--samples", f.samples, "windows of calibration data, the first ones")->capture_default_str();
+  app.add_option("--sequence-length", f.sequence_length, "tokens of a window")->capture_default_str();
   app.add_flag("--dequantize-first", f.dequantize_first, "quantize a checkpoint that is quantized already");
   app.add_flag("--allow-loss", f.allow_loss, "leave out what the format cannot say, and list it");
   app.add_flag("--overwrite", f.overwrite, "replace --out when it exists");

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "model/architecture.h"
+#include "quantize/calibration.h"
 #include "quantize/recipe.h"
 #include "tensor/model_weights.h"
 
@@ -45,6 +46,10 @@ struct PipelineOptions {
   std::vector<std::string> ignore;          // --ignore, patterns over module names
   HeadChoice head = HeadChoice::kSource;
   bool dequantize_first = false;  // a source that declares quantization may be quantized again
+  CalibrationData calibration;    // for recipes that see data
+  kernels::LinearRegistry kernels = kernels::builtin_linear_kernels();  // that pass their self-test
+  machine::Capabilities caps;
+  std::function<void(int64_t done, int64_t total)> calibration_progress;  // sequences
   MemoryBudget* budget = nullptr;
   std::function<void(const MatrixReport&, int64_t done, int64_t total)> progress;
 };

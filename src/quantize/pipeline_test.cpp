@@ -120,6 +120,37 @@ TEST(Pipeline, RefusesToRoundTwiceUnlessAsked) {
   EXPECT_NE(outcome->substitutions.at(0).find("quantized already"), std::string::npos);
 }
 
+TEST(Pipeline, GptqSeesDataAndSaysWhatItGained) {
+  TARE_NEEDS_FIXTURE(path, "models/T1");
+  const auto source = load(path);
+  const auto arch = *model::describe_architecture(source->config);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 600; ++i) tokens.push_back((i * i * 31 + i * 7) % static_cast<int32_t>(arch.vocab_size));
+  std::map<std::string, std::string> bytes;
+  for (const int threads : {1, 2}) {
+    ThreadPool pool(threads);
+    PipelineOptions options{.recipe = *find_recipe("gptq")};
+    options.scheme = *resolve_scheme(*options.recipe, {.group_size = 32}, &options.widths);
+    options.caps = machine::capabilities();
+    EXPECT_FALSE(quantize_model(source, arch, options, pool).ok()) << "no tokens is an error";
+    options.calibration = *calibration_windows(tokens, 4, 128);
+    const auto outcome = quantize_model(source, arch, options, pool);
+    ASSERT_TRUE(outcome.ok()) << outcome.error().message();
+    EXPECT_EQ(outcome->error_kind, "output");
+    for (const MatrixReport& matrix : outcome->matrices) {
+      EXPECT_EQ(matrix.tokens, 512) << matrix.name;
+      EXPECT_EQ(matrix.status, "gptq") << matrix.name;
+      EXPECT_LT(matrix.error, matrix.error_rtn) << matrix.name;
+      const tensor::Weight weight = *outcome->weights.load(matrix.name + ".weight");
+      const Buffer& codes = std::get<tensor::QuantizedTensor>(weight)->codes;
+      const std::string now(reinterpret_cast<const char*>(codes.data()), codes.size());
+      const auto [at, first] = bytes.emplace(matrix.name, now);
+      EXPECT_TRUE(first || at->second == now) << matrix.name << " depends on the number of threads";
+    }
+  }
+  EXPECT_FALSE(calibration_windows(tokens, 4, 1000).ok());
+}
+
 std::string real_model() {
   if (const char* path = std::getenv("TARE_MODEL")) return path;
   std::error_code ec;

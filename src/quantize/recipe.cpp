@@ -112,6 +112,11 @@ std::string describe(const MatrixScheme& scheme) {
 const std::vector<Recipe>& recipes() {
   static const std::vector<Recipe> table = {
       {.name = "rtn", .algorithm = "rtn", .scheme = "W4A16", .summary = "nearest code, no data"},
+      {.name = "gptq",
+       .algorithm = "gptq",
+       .scheme = "W4A16",
+       .calibrated = true,
+       .summary = "codes chosen so that outputs on calibration data stay (act-order, static groups)"},
       {.name = "w8a8", .algorithm = "rtn", .scheme = "W8A8", .summary = "int8 rows, int8 tokens, no data"},
   };
   return table;
@@ -223,6 +228,9 @@ Status apply_exception(const SchemeException& exception, MatrixScheme& scheme) {
     } else if (key == "keep") {
       TARE_ASSIGN(scheme.keep, named(kBools, value, where));
     } else if (key == "algorithm") {
+      if (value != "rtn" && value != "gptq") {
+        return invalid_input("unknown algorithm", {.where = where, .expected = "rtn, gptq", .found = value});
+      }
       scheme.algorithm = value;
     } else {
       return invalid_input(
