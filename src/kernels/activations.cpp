@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/checked.h"
+#include "kernels/cpu/quantize_s8.h"
 #include "kernels/reference/activations.h"
 
 namespace tare::kernels {
@@ -42,15 +43,22 @@ ActivationStorage carve_activations(const ActivationForm& form, int64_t m, int64
 }
 
 void write_activations(const ActivationStorage& out, const float* x, int64_t x_stride, int64_t begin, int64_t end,
-                       machine::Isa) {
+                       machine::Isa isa) {
+  const tensor::ActivationSpec& spec = out.form.quantizer;
+  const bool plain = spec.dynamic && spec.symmetric && spec.cap == 0;
   for (int64_t row = begin; row < end; ++row) {
     const float* values = x + row * x_stride;
     if (out.form.dtype != tensor::DType::kI8) {
       std::memcpy(static_cast<float*>(out.data) + row * out.row_stride, values, static_cast<size_t>(out.k) * 4);
       continue;
     }
-    const ReferenceActivations one = quantize_reference(out.form.quantizer, values, 1, out.k, out.k);
     int8_t* codes = static_cast<int8_t*>(out.data) + row * out.row_stride;
+    if (plain && isa >= machine::Isa::kAvx2) {
+      kQuantizeS8Avx2(values, out.k, codes, out.scale + row, out.row_sum + row);
+      std::memset(codes + out.k, 0, static_cast<size_t>(out.row_stride - out.k));
+      continue;
+    }
+    const ReferenceActivations one = quantize_reference(spec, values, 1, out.k, out.k);
     std::memset(codes, 0, static_cast<size_t>(out.row_stride));
     int32_t sum = 0;
     for (int64_t i = 0; i < out.k; ++i) {

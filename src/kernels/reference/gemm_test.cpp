@@ -139,8 +139,12 @@ TEST(ReferenceActivations, EveryRangeAndGranularity) {
 }
 
 TEST(Activations, WrittenFormEqualsTheReference) {
-  const int64_t m = 3, k = 77;
-  const std::vector<float> x = sample_tokens(m, k, 1);
+  const int64_t m = 6, k = 77;
+  std::vector<float> x = sample_tokens(m, k, 1);
+  std::fill_n(x.begin() + 2 * k, k, 0.0f);                 // zeros
+  x[3 * k + 76] = std::numeric_limits<float>::infinity();  // poisoned at the tail
+  x[4 * k + 5] = std::nanf("");                            // and inside
+  std::fill_n(x.begin() + 5 * k, k, std::numeric_limits<float>::denorm_min());
   for (const ActivationSpec& spec : sample_activations()) {
     if (spec.type != ActivationType::kS8 || spec.granularity == ActivationGranularity::kTokenGroup ||
         spec.outlier_threshold > 0) {
@@ -160,7 +164,8 @@ TEST(Activations, WrittenFormEqualsTheReference) {
           ASSERT_EQ(codes[i], i < k ? expected.codes[static_cast<size_t>(row * k + i)] : 0) << i;
           sum += codes[i];
         }
-        EXPECT_EQ(out.scale[row], expected.scale[static_cast<size_t>(row)]);
+        const float scale = expected.scale[static_cast<size_t>(row)];
+        EXPECT_TRUE(out.scale[row] == scale || (std::isnan(out.scale[row]) && std::isnan(scale)));
         EXPECT_EQ(out.row_sum[row], sum);
         EXPECT_EQ(out.zero ? out.zero[row] : 0, expected.zero[static_cast<size_t>(row)]);
       }

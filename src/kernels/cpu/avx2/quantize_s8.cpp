@@ -1,0 +1,62 @@
+#include "kernels/cpu/quantize_s8.h"
+
+#include <immintrin.h>
+
+namespace tare::kernels {
+namespace {
+
+// Lanes that a row of `left` more values has.
+__m256i lanes_of(int64_t left) {
+  const int count = left < 8 ? static_cast<int>(left) : 8;
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+void quantize(const float* x, int64_t k, int8_t* codes, float* scale, int32_t* sum) {
+  // Magnitudes as integers: their order is that of the floats, and NaN and inf come out on top.
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  __m256i largest = _mm256_setzero_si256();
+  for (int64_t i = 0; i < k; i += 8) {
+    const __m256i bits = _mm256_castps_si256(_mm256_maskload_ps(x + i, lanes_of(k - i)));
+    largest = _mm256_max_epi32(largest, _mm256_and_si256(bits, magnitude));
+  }
+  alignas(32) int32_t lanes[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), largest);
+  int32_t top = 0;
+  for (const int32_t lane : lanes) top = lane > top ? lane : top;
+  if (top >= 0x7f800000) {
+    for (int64_t i = 0; i < k; ++i) codes[i] = 0;
+    *scale = __builtin_nanf("");
+    *sum = 0;
+    return;
+  }
+  float amax;
+  __builtin_memcpy(&amax, &top, 4);
+  float s = amax / 127.0f;
+  if (s < 0x1p-126f) s = 0x1p-126f;
+  const __m256 divisor = _mm256_set1_ps(s);
+  __m256i sums = _mm256_setzero_si256();
+  for (int64_t i = 0; i < k; i += 8) {
+    const __m256 v = _mm256_maskload_ps(x + i, lanes_of(k - i));
+    const __m256i q = _mm256_cvtps_epi32(_mm256_div_ps(v, divisor));  // |x / s| <= 127 and a rounding
+    sums = _mm256_add_epi32(sums, q);
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+    const __m128i bytes = _mm_packs_epi16(words, words);
+    if (k - i >= 8) {
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(codes + i), bytes);
+    } else {
+      alignas(16) int8_t rest[16];
+      _mm_store_si128(reinterpret_cast<__m128i*>(rest), bytes);
+      for (int64_t j = 0; i + j < k; ++j) codes[i + j] = rest[j];
+    }
+  }
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), sums);
+  *sum = 0;
+  for (const int32_t lane : lanes) *sum += lane;
+  *scale = s;
+}
+
+}  // namespace
+
+extern void (*const kQuantizeS8Avx2)(const float*, int64_t, int8_t*, float*, int32_t*) = quantize;
+
+}  // namespace tare::kernels
