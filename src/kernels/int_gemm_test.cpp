@@ -379,6 +379,54 @@ TEST_P(W8A8, LongRows) {
                3, 28672, [&](int64_t, int64_t) { return draw(-128, 127); }, true));
 }
 
+class WNa8 : public IntGemm {};
+
+// Scales of 1 and sums below 2^24 make every step exact, so that the integers show: all widths, all groups, the largest
+// codes against the largest activations of one sign.
+TEST_P(WNa8, ExtremeOperandsAreExact) {
+  const LinearKernel& kernel = *GetParam();
+  const int64_t n = 18, k = 256;
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (const int64_t group : {16, 32, 64, 96, 128, 256}) {
+      SCOPED_TRACE(fmt::format("{} u{} g{}", kernel.name, bits, group));
+      const int32_t largest = (1 << bits) - 1;
+      const int32_t zero = largest / 2;
+      std::vector<int32_t> codes;
+      for (int64_t i = 0; i < n * k; ++i) codes.push_back(i / k == 1 ? 0 : i / k < 4 ? largest : draw(0, largest));
+      QuantizedFields f{.n = n, .k = k, .bits = bits};
+      f.codes = pack_codes(codes, n, k, bits);
+      const auto count = static_cast<size_t>(n * ceil_div(k, group));
+      f.a = *Grid::make(GridType::kF16, n, k, 1, group, Buffer::own(std::vector<uint16_t>(count, 0x3c00)));
+      f.z = *Grid::make(GridType::kU8, n, k, 1, group,
+                        Buffer::own(std::vector<uint8_t>(count, static_cast<uint8_t>(zero))));
+      const tensor::Weight weight = *QuantizedTensor::make(std::move(f));
+      tensor::ActivationSpec activation;
+      activation.type = tensor::ActivationType::kS8;
+      const LinearProblem problem = problem_of(weight, activation, false);
+      const Verdict verdict = kernel.can_implement(problem, machine::capabilities());
+      ASSERT_TRUE(verdict.ok) << verdict.reason;
+      auto packed = kernel.prepack(problem, {&weight, 1}, {}, pool_);
+      ASSERT_TRUE(packed.ok()) << packed.error().message();
+      for (const int64_t m : {1, 6, 9}) {
+        Tokens x = make_tokens(m, k, [&](int64_t row, int64_t) {
+          return row % 4 == 0 ? 127 : row % 4 == 1 ? -127 : row % 4 == 2 ? -128 : draw(-128, 127);
+        });
+        std::fill(x.scale.begin(), x.scale.end(), 1.0f);
+        std::vector<float> out(static_cast<size_t>(m * n));
+        std::vector<std::byte> workspace(static_cast<size_t>(kernel.workspace_bytes(problem, m, pool_.size())));
+        kernel.run(**packed, x.view(kernel.form(problem)), out.data(), n, workspace, pool_);
+        for (int64_t i = 0; i < m * n; ++i) {
+          int32_t sum = 0;
+          for (int64_t j = 0; j < k; ++j) {
+            sum += (codes[static_cast<size_t>(i % n * k + j)] - zero) * x.q[static_cast<size_t>(i / n * x.stride + j)];
+          }
+          ASSERT_EQ(out[static_cast<size_t>(i)], static_cast<float>(sum)) << "token " << i / n << " row " << i % n;
+        }
+      }
+    }
+  }
+}
+
 // P3: the two levels agree in every bit, also where groups are added in floating point.
 TEST(IntGemmLevels, SameBitsOnBothLevels) {
   const machine::Capabilities caps = machine::capabilities();
@@ -413,6 +461,7 @@ std::string kernel_name(const ::testing::TestParamInfo<const LinearKernel*>& inf
   return std::string(info.param->name);
 }
 INSTANTIATE_TEST_SUITE_P(Kernels, W4A8, ::testing::Values(&kGemmW4A8Avx512Vnni, &kGemmW4A8Avx2), kernel_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, WNa8, ::testing::Values(&kGemmWNa8Avx512Vnni, &kGemmWNa8Avx2), kernel_name);
 INSTANTIATE_TEST_SUITE_P(Kernels, W8A8, ::testing::Values(&kGemmW8A8Avx512Vnni, &kGemmW8A8Avx2), kernel_name);
 
 }  // namespace

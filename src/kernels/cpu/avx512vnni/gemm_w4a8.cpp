@@ -27,7 +27,7 @@ struct Inner {
         shift(_mm512_xor_si512(spread_bytes(minima), _mm512_set1_epi8(-128))) {}
 
   /// The unsigned operand a*c + b + 128. The 16-bit products of a pair of codes need no carry between the bytes (a*c <=
-  /// 255), and the byte sum may wrap on the way: its true value fits.
+  /// 255), and the sum of the bytes is itself a byte.
   __m512i apply(__m512i codes) const { return _mm512_add_epi8(_mm512_mullo_epi16(codes, scale), shift); }
 };
 
