@@ -1,0 +1,56 @@
+#include "kernels/peaks.h"
+
+namespace tare::kernels {
+
+namespace {
+
+// Six accumulators; each takes 8 products of u4 by s8 before its 16-bit lanes are widened, which is as many as fit.
+double u4s8(int64_t rounds) {
+  for (int64_t i = 0; i < rounds; ++i) {
+    asm volatile(
+        ".rept 8\n\t"
+        ".irp r,0,1,2,3,4,5\n\t"
+        "vpmaddubsw %%ymm15, %%ymm14, %%ymm12\n\t"
+        "vpaddw %%ymm12, %%ymm\\r, %%ymm\\r\n\t"
+        ".endr\n\t"
+        ".endr\n\t"
+        ".irp r,0,1,2,3,4,5\n\t"
+        "vpmaddwd %%ymm15, %%ymm\\r, %%ymm12\n\t"
+        "vpaddd %%ymm12, %%ymm13, %%ymm13\n\t"
+        ".endr" ::
+            : "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm12", "ymm13");
+  }
+  return static_cast<double>(rounds) * 6 * 8 * 32;
+}
+
+double s8s8(int64_t rounds) {
+  for (int64_t i = 0; i < rounds; ++i) {
+    asm volatile(
+        ".rept 4\n\t"
+        ".irp r,0,1,2,3,4,5\n\t"
+        "vpmaddwd %%ymm15, %%ymm14, %%ymm12\n\t"
+        "vpaddd %%ymm12, %%ymm\\r, %%ymm\\r\n\t"
+        ".endr\n\t"
+        ".endr" ::
+            : "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm12");
+  }
+  return static_cast<double>(rounds) * 4 * 6 * 16;
+}
+
+// Two units, four cycles deep: eight chains are needed, twelve leave room.
+double f32(int64_t rounds) {
+  for (int64_t i = 0; i < rounds; ++i) {
+    asm volatile(
+        ".irp r,0,1,2,3,4,5,6,7,8,9,10,11\n\t"
+        "vfmadd231ps %%ymm15, %%ymm14, %%ymm\\r\n\t"
+        ".endr" ::
+            : "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm6", "ymm7", "ymm8", "ymm9", "ymm10", "ymm11");
+  }
+  return static_cast<double>(rounds) * 12 * 8;
+}
+
+}  // namespace
+
+const PeakLoops kPeaksAvx2 = {.u4s8 = u4s8, .s8s8 = s8s8, .f32 = f32};
+
+}  // namespace tare::kernels
