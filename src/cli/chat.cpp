@@ -23,7 +23,7 @@ constexpr const char* kHelp =
     "/quit   leave (Ctrl-D does too); Ctrl-C stops an answer";
 
 Status chat(Context& context, Flags& flags) {
-  TARE_ASSIGN(ChatModel model, open_chat_model(context, flags.generate));
+  TARE_ASSIGN(ChatModel model, open_chat_model(context, flags.generate, true));
   boost::json::array messages;
   const auto start = [&] {
     messages.clear();

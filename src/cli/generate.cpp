@@ -39,7 +39,7 @@ Result<std::vector<int32_t>> prompt_ids(Flags& flags, const ChatModel& model) {
     TARE_ASSIGN(text, read_text_file(flags.prompt_file));
   }
   if (!flags.chat && flags.system.empty()) {
-    TARE_ASSIGN(const text::Encoding encoded, model.tokenizer.encode(text, {.specials_as_text = true}));
+    TARE_ASSIGN(const text::Encoding encoded, model.tokenizer->encode(text, {.specials_as_text = true}));
     return std::vector<int32_t>(encoded.ids.begin(), encoded.ids.end());
   }
   boost::json::array messages;
@@ -59,7 +59,7 @@ boost::json::array logprob_array(const std::vector<runtime::Sample>& samples) {
 }
 
 Status generate(Context& context, Flags& flags) {
-  TARE_ASSIGN(ChatModel model, open_chat_model(context, flags.generate));
+  TARE_ASSIGN(ChatModel model, open_chat_model(context, flags.generate, flags.token_ids.empty()));
   TARE_ASSIGN(const std::vector<int32_t> ids, prompt_ids(flags, model));
   TARE_ASSIGN(const Answer answer,
               run_request(context, model, flags.generate, ids, [&](std::string_view piece) { context.stream(piece); }));

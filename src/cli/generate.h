@@ -26,12 +26,13 @@ void declare_generate(CLI::App& app, GenerateFlags& flags);
 /// A model with its text side.
 struct ChatModel {
   runtime::LoadedModel loaded;
-  text::Tokenizer tokenizer;
+  std::optional<text::Tokenizer> tokenizer;  // none: token ids in and out only
   std::optional<text::ChatTemplate> chat_template;
   std::map<std::string, std::string> special_tokens;
   std::vector<int32_t> end_ids;
 };
-Result<ChatModel> open_chat_model(Context& context, const GenerateFlags& flags);
+/// needs_text: a model without a tokenizer is an error; otherwise it is said and texts stay empty.
+Result<ChatModel> open_chat_model(Context& context, const GenerateFlags& flags, bool needs_text);
 
 /// Token ids of a conversation with the generation prompt. Errors: no chat template; what the template says.
 Result<std::vector<int32_t>> render_chat(const ChatModel& model, const boost::json::array& messages);

@@ -35,20 +35,28 @@ void declare_generate(CLI::App& app, GenerateFlags& flags) {
   app.add_option("--max-model-len", flags.context, "longest sequence, prompt and answer (0 = what the request needs)");
 }
 
-Result<ChatModel> open_chat_model(Context& context, const GenerateFlags& flags) {
-  TARE_ASSIGN(text::Tokenizer tokenizer, checkpoints::load_tokenizer(flags.model.model));
-  TARE_ASSIGN(std::optional<checkpoints::ChatAssets> chat, checkpoints::load_chat_template(flags.model.model));
-  TARE_ASSIGN(runtime::LoadedModel loaded, open_model(context, flags.model.model, flags.model, 512, flags.context));
-  TARE_ASSIGN(runtime::EndIds ends, runtime::end_ids(flags.model.model, loaded.config, tokenizer,
-                                                     loaded.transformer->architecture().vocab_size));
-  for (const std::string& note : ends.notes) log::info("{}", note);
-  for (const std::string& warning : tokenizer.warnings()) log::warn("{}", warning);
-  ChatModel out{.loaded = std::move(loaded), .tokenizer = std::move(tokenizer), .end_ids = std::move(ends.ids)};
-  if (chat) {
-    for (const std::string& note : chat->notes) log::info("{}", note);
-    out.chat_template = std::move(chat->chat_template);
-    out.special_tokens = std::move(chat->special_tokens);
+Result<ChatModel> open_chat_model(Context& context, const GenerateFlags& flags, bool needs_text) {
+  ChatModel out;
+  Result<text::Tokenizer> tokenizer = checkpoints::load_tokenizer(flags.model.model);
+  if (!tokenizer.ok() && needs_text) return std::move(tokenizer).error();
+  if (tokenizer.ok()) {
+    out.tokenizer = std::move(tokenizer).value();
+    for (const std::string& warning : out.tokenizer->warnings()) log::warn("{}", warning);
+    TARE_ASSIGN(std::optional<checkpoints::ChatAssets> chat, checkpoints::load_chat_template(flags.model.model));
+    if (chat) {
+      for (const std::string& note : chat->notes) log::info("{}", note);
+      out.chat_template = std::move(chat->chat_template);
+      out.special_tokens = std::move(chat->special_tokens);
+    }
+  } else {
+    log::warn("no text: {}", tokenizer.error().message());
   }
+  TARE_ASSIGN(out.loaded, open_model(context, flags.model.model, flags.model, 512, flags.context));
+  TARE_ASSIGN(runtime::EndIds ends,
+              runtime::end_ids(flags.model.model, out.loaded.config, out.tokenizer ? &*out.tokenizer : nullptr,
+                               out.loaded.transformer->architecture().vocab_size));
+  for (const std::string& note : ends.notes) log::info("{}", note);
+  out.end_ids = std::move(ends.ids);
   return out;
 }
 
@@ -59,7 +67,7 @@ Result<std::vector<int32_t>> render_chat(const ChatModel& model, const boost::js
   }
   const text::ChatTemplateInput input{.messages = &messages, .special_tokens = model.special_tokens};
   TARE_ASSIGN(const std::string text, model.chat_template->render(input));
-  TARE_ASSIGN(const text::Encoding encoded, model.tokenizer.encode(text, {.add_special = false}));
+  TARE_ASSIGN(const text::Encoding encoded, model.tokenizer->encode(text, {.add_special = false}));
   return std::vector<int32_t>(encoded.ids.begin(), encoded.ids.end());
 }
 

@@ -10,7 +10,9 @@ extern const Command kConvert;
 extern const Command kEvalPpl;
 extern const Command kEvalKld;
 extern const Command kEvalLogits;
+extern const Command kBenchMachine;
 extern const Command kBenchModel;
+extern const Command kBenchRandomModel;
 extern const Command kTokenize;
 extern const Command kDetokenize;
 extern const Command kTemplate;
@@ -29,7 +31,9 @@ const std::vector<const Command*>& builtin_commands() {
       &kEvalPpl,
       &kEvalKld,
       &kEvalLogits,
+      &kBenchMachine,
       &kBenchModel,
+      &kBenchRandomModel,
       &kTokenize,
       &kDetokenize,
       &kTemplate,

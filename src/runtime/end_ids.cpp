@@ -34,7 +34,7 @@ Result<std::set<int32_t>> read_ids(const json::object& from, const std::string& 
 
 }  // namespace
 
-Result<EndIds> end_ids(const std::string& model_path, const json::object& config, const text::Tokenizer& tokenizer,
+Result<EndIds> end_ids(const std::string& model_path, const json::object& config, const text::Tokenizer* tokenizer,
                        int64_t vocab_size) {
   struct Source {
     std::string name;
@@ -52,7 +52,8 @@ Result<EndIds> end_ids(const std::string& model_path, const json::object& config
     sources.push_back({"generation_config.json", std::move(ids)});
   }
   std::set<int32_t> from_tokenizer;
-  for (const auto& id : {tokenizer.special().eos, tokenizer.special().end_of_turn}) {
+  const text::SpecialTokens special = tokenizer ? tokenizer->special() : text::SpecialTokens{};
+  for (const auto& id : {special.eos, special.end_of_turn}) {
     if (id && static_cast<int64_t>(*id) < vocab_size) from_tokenizer.insert(static_cast<int32_t>(*id));
   }
   sources.push_back({"tokenizer", std::move(from_tokenizer)});
