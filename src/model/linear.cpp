@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "model/release.h"
+
 namespace tare::model {
 
 namespace {
@@ -67,6 +69,7 @@ Result<BoundLinear> BoundLinear::bind(Linear linear, const BindOptions& options,
   bound.kernel_ = selection.kernel;
   TARE_ASSIGN(std::unique_ptr<kernels::PackedLinear> packed,
               selection.kernel->prepack(bound.problem_, linear.parts, linear.bias, pool));
+  for (const Weight& part : linear.parts) release_pages(part);
   bound.packed_ = std::move(packed);
   bound.input_ = std::move(linear.input);
   bound.record_.n = bound.problem_.n;
