@@ -22,6 +22,12 @@ LEVEL = {room: i for i, rooms in enumerate(LEVELS) for room in rooms}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
+def is_test_header(root, included):
+    """A header that uses the helpers of src/testing serves tests only, and so may be included by tests only."""
+    path = root / included
+    return path.exists() and '#include "testing/' in path.read_text()
+
+
 def offences(root):
     for path in sorted(root.rglob("*")):
         if path.suffix not in (".h", ".cpp"):
@@ -33,17 +39,15 @@ def offences(root):
         if room not in LEVEL:
             yield f"{name}: room '{room}' is not in the order of tools/check_includes.py"
             continue
+        is_source = path.suffix == ".cpp" and not path.name.endswith("_test.cpp")
         for included in INCLUDE.findall(path.read_text()):
             target = included.split("/")[0]
             if "/" not in included or not (root / included).exists():
                 if not (root.parent / "include" / included).exists():
                     yield f'{name}: "{included}" is no header under src/ or include/; write it from src/'
-            elif target == "testing":
-                if not path.name.endswith(("_test.cpp", "_for_tests.h")):
-                    yield f'{name}: "{included}" is for tests only'
-            elif included.endswith("_for_tests.h") and not path.name.endswith(("_test.cpp", "_for_tests.h")):
+            elif is_source and (target == "testing" or is_test_header(root, included)):
                 yield f'{name}: "{included}" is for tests only'
-            elif target != room and LEVEL[target] >= LEVEL[room]:
+            elif target not in (room, "testing") and LEVEL[target] >= LEVEL[room]:
                 relation = "a neighbour" if LEVEL[target] == LEVEL[room] else "above"
                 yield f'{name}: "{included}": {target} is {relation}, includes go down only'
 
