@@ -9,6 +9,7 @@
 #include "model/release.h"
 #include "model/weight_plan.h"
 #include "numerics/mini_float.h"
+#include "quantize/gptq.h"
 
 namespace tare::quantize {
 
@@ -127,7 +128,11 @@ class Pipeline {
  public:
   Pipeline(std::shared_ptr<const tensor::ModelWeights> source, const model::Architecture& arch,
            const PipelineOptions& options, ThreadPool& pool)
-      : source_(std::move(source)), arch_(arch), options_(options), pool_(pool) {}
+      : source_(std::move(source)),
+        arch_(arch),
+        options_(options),
+        pool_(pool),
+        products_(options.kernels, options.caps, pool) {}
 
   Result<Outcome> run() {
     TARE_ASSIGN([[maybe_unused]] const auto leftovers, model::account_weights(*source_, arch_));
@@ -138,6 +143,11 @@ class Pipeline {
     out_.weights.format = "tare";
     out_.weights.kv = source_->kv;
     out_.error_kind = "weight";
+    if (std::any_of(matrices.begin(), matrices.end(), [](const Planned& p) { return p.scheme.algorithm == "gptq"; })) {
+      TARE_ASSIGN(grams_, collect_grams(*source_, arch_, options_.calibration, products_, options_.budget,
+                                        options_.calibration_progress));
+      out_.error_kind = "output";
+    }
     if (options_.widths.kv != 16) {
       const std::string dtype = fmt::format("int{}", options_.widths.kv);
       out_.weights.kv = {dtype, dtype};
@@ -190,24 +200,70 @@ class Pipeline {
       TARE_ASSIGN(const Weight weight, source_->load(name));
       TARE_ASSIGN(const std::vector<float> w, tensor::to_f32(weight));
       model::release_pages(weight);
-      auto made = round_to_nearest(planned.scheme.grid, w.data(), n, k, "tare", pool_);
+      auto made = make(planned, w, report);
       if (!made.ok()) {
         Error error = std::move(made).error();
         error.where = name + (error.where.empty() ? "" : ", " + error.where);
         return error;
       }
-      std::vector<float> decoded(w.size());
-      pool_.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
-        tensor::dequantize(*made, begin, end, decoded.data() + begin * k);
-      });
       report.bpw = made->bits_per_weight();
-      report.error = report.error_rtn = relative_error(w.data(), decoded.data(), n, k, pool_);
-      report.status = "rtn";
       TARE_TRY(out_.weights.add(name, std::move(*made), planned.scheme.activation));
     }
     out_.matrices.push_back(report);
     if (options_.progress) options_.progress(report, static_cast<int64_t>(out_.matrices.size()), total);
     return {};
+  }
+
+  // Nearest codes, or GPTQ's where they are better; fills the report.
+  Result<QuantizedTensor> make(const Planned& planned, const std::vector<float>& w, MatrixReport& report) {
+    const int64_t n = planned.linear.n;
+    const int64_t k = planned.linear.k;
+    TARE_ASSIGN(const ChosenGrid grid, ChosenGrid::choose(planned.scheme.grid, w.data(), n, k, pool_));
+    std::vector<uint8_t> codes(w.size());
+    pool_.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) grid.encode_row(row, w.data() + row * k, codes.data() + row * k);
+    });
+    TARE_ASSIGN(QuantizedTensor nearest, grid.finish(codes, "tare"));
+    report.status = "rtn";
+    std::vector<float> decoded = decode(nearest);
+    const auto gram = grams_.find(planned.linear.name);
+    if (gram == grams_.end()) {
+      report.error = report.error_rtn = relative_error(w.data(), decoded.data(), n, k, pool_);
+      return nearest;
+    }
+    const Gram& g = *gram->second;
+    report.tokens = g.tokens();
+    TARE_ASSIGN(const double power, output_error(g, w.data(), n, products_));
+    const auto error_of = [&](std::vector<float> value) -> Result<double> {
+      for (size_t i = 0; i < value.size(); ++i) value[i] = w[i] - value[i];
+      TARE_ASSIGN(const double error, output_error(g, value.data(), n, products_));
+      return power > 0 ? error / power : 0.0;
+    };
+    TARE_ASSIGN(report.error_rtn, error_of(std::move(decoded)));
+    report.error = report.error_rtn;
+    if (planned.scheme.algorithm != "gptq") return nearest;
+    TARE_ASSIGN(const GptqResult solved, gptq(grid, w.data(), g, {}, products_));
+    if (solved.damping < 0) {
+      report.status = "rtn (no activity that GPTQ could use)";
+      return nearest;
+    }
+    TARE_ASSIGN(QuantizedTensor better, grid.finish(solved.codes, "tare"));
+    TARE_ASSIGN(const double error, error_of(decode(better)));
+    if (error > report.error_rtn) {
+      report.status = "rtn (gptq was worse)";
+      return nearest;
+    }
+    report.error = error;
+    report.status = solved.dead_columns > 0 ? fmt::format("gptq ({} dead columns)", solved.dead_columns) : "gptq";
+    return better;
+  }
+
+  std::vector<float> decode(const QuantizedTensor& weight) {
+    std::vector<float> out(static_cast<size_t>(weight.n() * weight.k()));
+    pool_.parallel_for(weight.n(), 16, [&](int64_t begin, int64_t end) {
+      tensor::dequantize(weight, begin, end, out.data() + begin * weight.k());
+    });
+    return out;
   }
 
   // Embedding and head.
@@ -249,6 +305,8 @@ class Pipeline {
   const model::Architecture& arch_;
   const PipelineOptions& options_;
   ThreadPool& pool_;
+  Products products_;
+  GramTable grams_;
   Outcome out_;
   MemoryBudget::Reservation working_, result_;
 };
