@@ -3,7 +3,7 @@
 //   int_gemm_bench [--kernel NAME-PART] [--m LIST] [--n N] [--k K] [--threads T] [--seconds S]
 //
 // Weights are random and cycled through: more bytes than the last-level cache holds, so M = 1 reads memory. Times are
-// medians over passes. Ceiling: run_int_peak on all threads. Bandwidth: best of 4 reads of 1 GiB beside each M, all
+// medians over passes. Ceiling: measure_peaks on all threads. Bandwidth: best of 4 reads of 1 GiB beside each M, all
 // threads. Bytes are codes + scales as on disk, never padding. Shares: at M >= 1 the time that min(ceiling, bandwidth)
 // would take, divided by the time taken.
 
@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "int_peaks.h"
 #include "kernels/gemm_w4a8.h"
 #include "kernels/gemm_w8a8.h"
 #include "kernels/huge_array.h"
+#include "kernels/peaks.h"
 #include "numerics/mini_float.h"
 
 namespace tare::bench {
@@ -114,31 +114,9 @@ const Form kForms[] = {
      [](int64_t n, int64_t k) { return static_cast<double>(n) * (static_cast<double>(k) + 2); }},
 };
 
-double measure_peak(ThreadPool& pool, machine::Isa isa, bool s8) {
-  double best = 0;
-  for (int i = 0; i < 3; ++i) {
-    std::atomic<int64_t> macs{0};
-    const auto start = Clock::now();
-    pool.run([&](int) { macs += static_cast<int64_t>(run_int_peak(isa, s8, 1 << 18)); });
-    best = std::max(best, static_cast<double>(macs) / seconds_since(start));
-  }
-  return best;
-}
-
-double measure_bandwidth(ThreadPool& pool, machine::Isa isa) {
-  constexpr int64_t kBytes = int64_t{1} << 30;
-  static const auto array = kernels::HugeArray::make(kBytes);
-  static const void* filled = std::memset(array->data(), 1, static_cast<size_t>(kBytes));
-  (void)filled;
-  double best = 0;
-  std::atomic<uint64_t> keep{0};
-  for (int i = 0; i < 4; ++i) {
-    const auto start = Clock::now();
-    pool.parallel_for(kBytes, 1 << 20,
-                      [&](int64_t begin, int64_t end) { keep += read_bytes(isa, array->data() + begin, end - begin); });
-    best = std::max(best, static_cast<double>(kBytes) / seconds_since(start));
-  }
-  return best;
+double peak_macs(ThreadPool& pool, machine::Isa isa, bool s8) {
+  const kernels::Peaks peaks = kernels::measure_peaks(isa, pool);
+  return (s8 ? peaks.s8s8_tops : peaks.u4s8_tops) * 0.5e12;
 }
 
 void run_form(const Form& form, const LinearKernel& kernel, const Options& options, ThreadPool& pool) {
@@ -161,8 +139,8 @@ void run_form(const Form& form, const LinearKernel& kernel, const Options& optio
   double peak = 0, bandwidth = 0;
   for (const int64_t m : options.m) {
     // The machine is shared: its ceilings are measured beside each product, and the best seen counts.
-    peak = std::max(peak, measure_peak(pool, kernel.isa, form.s8));
-    bandwidth = std::max(bandwidth, measure_bandwidth(pool, kernel.isa));
+    peak = std::max(peak, peak_macs(pool, kernel.isa, form.s8));
+    bandwidth = std::max(bandwidth, kernels::measure_read_bytes_per_s(kernel.isa, pool, int64_t{1} << 30, 4));
     const int64_t stride = (options.k + 63) / 64 * 64;
     std::vector<uint8_t> codes = random_bytes(m * stride, 0, 255, 9);
     std::vector<float> scale(static_cast<size_t>(m), 0.01f);

@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "kernels/measure.h"
+#include "kernels/peaks.h"
 #include "kernels/reference/samples.h"
-#include "machine/host.h"
+#include "machine/isa.h"
 
 namespace tare::bench {
 namespace {
@@ -43,7 +44,7 @@ int run(const Options& options) {
   machine::Capabilities caps = machine::capabilities();
   if (!options.isa.empty()) caps = *machine::capabilities(*machine::parse_isa(options.isa));
   ThreadPool pool(options.threads, true);
-  const double bandwidth = machine::measure_read_bytes_per_s(pool, uint64_t{512} << 20, 1.0);
+  const double bandwidth = kernels::measure_read_bytes_per_s(caps.isa, pool);
   fmt::print("{}, {} threads, read bandwidth {:.1f} GB/s\n", machine::cpu_model(), options.threads, bandwidth / 1e9);
   std::vector<int64_t> m;
   for (const std::string& one : split(options.m)) m.push_back(std::atoll(one.c_str()));

@@ -5,7 +5,7 @@
 
 #include "cli/command.h"
 #include "kernels/peaks.h"
-#include "machine/host.h"
+#include "machine/isa.h"
 
 namespace tare::cli {
 
@@ -14,8 +14,7 @@ namespace {
 boost::json::object measure(Context& context, ThreadPool& pool) {
   const machine::Isa isa = context.capabilities().isa;
   const kernels::Peaks peaks = kernels::measure_peaks(isa, pool);
-  const double read =
-      machine::measure_read_bytes_per_s(pool, machine::read_benchmark_bytes(machine::inspect_host()), 2.0) / 1e9;
+  const double read = kernels::measure_read_bytes_per_s(isa, pool) / 1e9;
   context.say(fmt::format(
       "{:2} thread{}  reads {:6.1f} GB/s   u4 x s8 {:6.3f} TOP/s   s8 x s8 {:6.3f} TOP/s   f32 {:7.1f} GFLOP/s",
       pool.size(), pool.size() == 1 ? " " : "s", read, peaks.u4s8_tops, peaks.s8s8_tops, peaks.f32_gflops));

@@ -8,8 +8,9 @@
 #include "cli/command.h"
 #include "cli/model_flags.h"
 #include "eval/speed.h"
+#include "kernels/peaks.h"
 #include "kvcache/kv_format.h"
-#include "machine/host.h"
+#include "machine/isa.h"
 
 namespace tare::cli {
 
@@ -74,7 +75,7 @@ Status bench_model(Context& context, Flags& flags) {
     return invalid_input("nothing to measure", {.where = "bench model", .expected = "positive counts"});
   }
   const MachinePeaks peaks{.read_bytes_per_s =
-                               machine::measure_read_bytes_per_s(context.pool(), uint64_t{1} << 30, 1.0)};
+                               kernels::measure_read_bytes_per_s(context.capabilities().isa, context.pool())};
   context.say(fmt::format("machine: {} threads, {}, reads {:.1f} GB/s", context.threads(),
                           machine::isa_name(context.capabilities().isa), peaks.read_bytes_per_s / 1e9));
   boost::json::array points;

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/size_text.h"
 #include "cli/command.h"
+#include "kernels/peaks.h"
 #include "machine/host.h"
 
 namespace tare::cli {
@@ -17,9 +18,9 @@ Status doctor(Context& context) {
   const std::vector<std::string> warnings = machine::warnings_of(host);
   double read_gbps = 0;
   {
-    const uint64_t bytes = machine::read_benchmark_bytes(host);
-    TARE_ASSIGN([[maybe_unused]] const auto held, context.memory().reserve("the bandwidth measurement", bytes));
-    read_gbps = machine::measure_read_bytes_per_s(context.pool(), bytes, 0.2) / 1e9;
+    constexpr int64_t kBytes = int64_t{512} << 20;  // more than the last-level cache of most machines
+    TARE_ASSIGN([[maybe_unused]] const auto held, context.memory().reserve("the bandwidth measurement", kBytes));
+    read_gbps = kernels::measure_read_bytes_per_s(caps.isa, context.pool(), kBytes, 4) / 1e9;
   }
 
   context.say(fmt::format("CPU        {}", host.cpu));

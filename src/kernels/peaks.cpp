@@ -1,8 +1,12 @@
 #include "kernels/peaks.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstring>
 #include <vector>
+
+#include "base/aligned_bytes.h"
 
 namespace tare::kernels {
 
@@ -24,11 +28,57 @@ double best_rate(double (*loop)(int64_t), ThreadPool& pool) {
   return best;
 }
 
+const PeakLoops& loops_of(machine::Isa isa) {
+  switch (isa) {
+    case machine::Isa::kAvx512Vnni:
+      return kPeaksAvx512Vnni;
+    case machine::Isa::kAvx2:
+      return kPeaksAvx2;
+    case machine::Isa::kReference:
+      break;
+  }
+  return kPeaksReference;
+}
+
+uint64_t read_words(const uint8_t* data, int64_t bytes) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i + 8 <= bytes; i += 8) {
+    uint64_t word;
+    std::memcpy(&word, data + i, 8);
+    sum += word;
+  }
+  return sum;
+}
+
 }  // namespace
+
+const PeakLoops kPeaksReference = {.u4s8 = nullptr, .s8s8 = nullptr, .f32 = nullptr, .read = read_words};
+
+double measure_read_bytes_per_s(machine::Isa isa, ThreadPool& pool, int64_t buffer_bytes, int passes) {
+  const PeakLoops& loops = loops_of(isa);
+  constexpr int64_t kGrain = 1 << 20;
+  AlignedBytes buffer(static_cast<size_t>(buffer_bytes));
+  const auto* data = reinterpret_cast<const uint8_t*>(buffer.data());
+  // Each page is touched by a thread that will read it: on a machine with several memory nodes it then lies near.
+  pool.parallel_for(buffer_bytes, kGrain, [&](int64_t begin, int64_t end) {
+    std::memset(buffer.data() + begin, 1, static_cast<size_t>(end - begin));
+  });
+  std::atomic<uint64_t> sink{0};
+  double best = 0;
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto start = std::chrono::steady_clock::now();
+    pool.parallel_for(buffer_bytes, kGrain, [&](int64_t begin, int64_t end) {
+      sink.fetch_add(loops.read(data + begin, end - begin), std::memory_order_relaxed);
+    });
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::max(best, static_cast<double>(buffer_bytes) / seconds);
+  }
+  return sink.load() == 1 ? 0 : best;  // keeps the sums alive
+}
 
 Peaks measure_peaks(machine::Isa isa, ThreadPool& pool) {
   if (isa == machine::Isa::kReference) return {};
-  const PeakLoops& loops = isa == machine::Isa::kAvx512Vnni ? kPeaksAvx512Vnni : kPeaksAvx2;
+  const PeakLoops& loops = loops_of(isa);
   return {.u4s8_tops = best_rate(loops.u4s8, pool) * 1e-12,
           .s8s8_tops = best_rate(loops.s8s8, pool) * 1e-12,
           .f32_gflops = best_rate(loops.f32, pool) * 1e-9};

@@ -15,7 +15,10 @@ struct PeakLoops {
   double (*u4s8)(int64_t rounds);  // the sequence used for 4-bit by 8-bit products
   double (*s8s8)(int64_t rounds);  // the best exact sequence for full-range 8-bit by 8-bit products
   double (*f32)(int64_t rounds);   // fused multiply-add
+  /// Loads every byte of [data, data + bytes) with the widest loads; returns a value that depends on them.
+  uint64_t (*read)(const uint8_t* data, int64_t bytes);
 };
+extern const PeakLoops kPeaksReference;  // no products; 8-byte loads
 extern const PeakLoops kPeaksAvx2;  // vpmaddubsw + vpaddw, vpmaddwd + vpaddd each 8 deep; vpmaddwd + vpaddd; vfmadd
 extern const PeakLoops kPeaksAvx512Vnni;  // vpdpbusd for both (s8 x s8 with an offset of 128); vfmadd
 
@@ -27,5 +30,10 @@ struct Peaks {
   double f32_gflops = 0;
 };
 Peaks measure_peaks(machine::Isa isa, ThreadPool& pool);
+
+/// Bytes a second that all threads of the pool together read from memory: best of `passes` over a buffer of that many
+/// bytes, which should be several times the last-level cache. Allocates the buffer.
+double measure_read_bytes_per_s(machine::Isa isa, ThreadPool& pool, int64_t buffer_bytes = int64_t{1} << 30,
+                                int passes = 10);
 
 }  // namespace tare::kernels

@@ -1,20 +1,17 @@
 #include "machine/host.h"
 
-#include <emmintrin.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <sstream>
 #include <string>
 
 #include "base/size_text.h"
+#include "base/thread_pool.h"
 #include "machine/isa.h"
 
 namespace tare::machine {
@@ -103,43 +100,6 @@ std::vector<std::string> warnings_of(const Host& host) {
     out.push_back(fmt::format("only {} of memory are available", size_text(host.available_bytes)));
   }
   return out;
-}
-
-uint64_t read_benchmark_bytes(const Host& host) {
-  return std::clamp(static_cast<uint64_t>(host.l3_bytes) * 4, uint64_t{256} << 20, uint64_t{512} << 20);
-}
-
-double measure_read_bytes_per_s(ThreadPool& pool, uint64_t buffer_bytes, double seconds) {
-  struct alignas(64) Line {
-    __m128i part[4];
-  };
-  const auto count = static_cast<int64_t>(buffer_bytes / sizeof(Line));
-  const std::unique_ptr<Line[]> lines(new Line[static_cast<size_t>(count)]);
-  constexpr int64_t kGrain = 1 << 14;  // 1 MiB
-  // Each page is touched by a thread that will read it: on a machine with several memory nodes it then lies near.
-  pool.parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
-    std::memset(static_cast<void*>(lines.get() + begin), 1, static_cast<size_t>(end - begin) * sizeof(Line));
-  });
-  std::atomic<uint64_t> sink{0};
-  double best = 0;
-  using Clock = std::chrono::steady_clock;
-  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
-  for (int pass = 0; pass < 2 || Clock::now() < until; ++pass) {
-    const auto start = Clock::now();
-    pool.parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
-      // Four independent sums: the loads are then limited by memory, not by one chain of additions.
-      __m128i sums[4] = {};
-      for (int64_t i = begin; i < end; ++i) {
-        for (int part = 0; part < 4; ++part)
-          sums[part] = _mm_add_epi64(sums[part], lines[static_cast<size_t>(i)].part[part]);
-      }
-      const __m128i total = _mm_add_epi64(_mm_add_epi64(sums[0], sums[1]), _mm_add_epi64(sums[2], sums[3]));
-      sink.fetch_add(static_cast<uint64_t>(_mm_cvtsi128_si64(total)), std::memory_order_relaxed);
-    });
-    const double took = std::chrono::duration<double>(Clock::now() - start).count();
-    best = std::max(best, static_cast<double>(count) * sizeof(Line) / took);
-  }
-  return sink.load() == 0 ? 0 : best;
 }
 
 }  // namespace tare::machine

@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
-
 namespace tare::machine {
 
 /// What this process may use of the machine, in plain facts. Unknown numbers are 0.
@@ -28,12 +26,5 @@ Host inspect_host();
 
 /// What makes measurements or runs on this host worse than they could be, one sentence each.
 std::vector<std::string> warnings_of(const Host& host);
-
-/// A buffer that no cache holds: four times the L3, at least 256 MiB and at most 512 MiB.
-uint64_t read_benchmark_bytes(const Host& host);
-
-/// Bytes per second that all threads of the pool together read from memory: sums of a buffer of that many bytes, best
-/// of the passes made in about `seconds` (two at least). Allocates the buffer.
-double measure_read_bytes_per_s(ThreadPool& pool, uint64_t buffer_bytes, double seconds);
 
 }  // namespace tare::machine

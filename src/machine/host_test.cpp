@@ -36,12 +36,5 @@ TEST(Host, WarnsOnlyWhereThereIsAReason) {
   EXPECT_THAT(warnings, Contains(HasSubstr("only 100 MiB")));
 }
 
-TEST(ReadBandwidth, IsAPlausibleNumber) {
-  ThreadPool pool(1);
-  const double rate = measure_read_bytes_per_s(pool, uint64_t{64} << 20, 0.01);
-  EXPECT_GT(rate, 1e8);
-  EXPECT_LT(rate, 1e13);
-}
-
 }  // namespace
 }  // namespace tare::machine

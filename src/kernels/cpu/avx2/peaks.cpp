@@ -1,5 +1,7 @@
 #include "kernels/peaks.h"
 
+#include <immintrin.h>
+
 namespace tare::kernels {
 
 namespace {
@@ -49,8 +51,21 @@ double f32(int64_t rounds) {
   return static_cast<double>(rounds) * 12 * 8;
 }
 
+uint64_t read(const uint8_t* data, int64_t bytes) {
+  const auto* at = reinterpret_cast<const __m256i*>(data);
+  __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+  for (int64_t i = 0; i + 4 <= bytes / 32; i += 4) {
+    a = _mm256_xor_si256(a, _mm256_loadu_si256(at + i));
+    b = _mm256_xor_si256(b, _mm256_loadu_si256(at + i + 1));
+    c = _mm256_xor_si256(c, _mm256_loadu_si256(at + i + 2));
+    d = _mm256_xor_si256(d, _mm256_loadu_si256(at + i + 3));
+  }
+  a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
+  return static_cast<uint64_t>(_mm256_extract_epi64(a, 0) + _mm256_extract_epi64(a, 3));
+}
+
 }  // namespace
 
-const PeakLoops kPeaksAvx2 = {.u4s8 = u4s8, .s8s8 = s8s8, .f32 = f32};
+const PeakLoops kPeaksAvx2 = {.u4s8 = u4s8, .s8s8 = s8s8, .f32 = f32, .read = read};
 
 }  // namespace tare::kernels

@@ -1,5 +1,7 @@
 #include "kernels/peaks.h"
 
+#include <immintrin.h>
+
 namespace tare::kernels {
 
 namespace {
@@ -28,8 +30,20 @@ double f32(int64_t rounds) {
   return static_cast<double>(rounds) * 12 * 16;
 }
 
+uint64_t read(const uint8_t* data, int64_t bytes) {
+  __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
+  for (int64_t i = 0; i + 256 <= bytes; i += 256) {
+    a = _mm512_xor_si512(a, _mm512_loadu_si512(data + i));
+    b = _mm512_xor_si512(b, _mm512_loadu_si512(data + i + 64));
+    c = _mm512_xor_si512(c, _mm512_loadu_si512(data + i + 128));
+    d = _mm512_xor_si512(d, _mm512_loadu_si512(data + i + 192));
+  }
+  a = _mm512_xor_si512(_mm512_xor_si512(a, b), _mm512_xor_si512(c, d));
+  return static_cast<uint64_t>(_mm512_reduce_add_epi64(a));
+}
+
 }  // namespace
 
-const PeakLoops kPeaksAvx512Vnni = {.u4s8 = products, .s8s8 = products, .f32 = f32};
+const PeakLoops kPeaksAvx512Vnni = {.u4s8 = products, .s8s8 = products, .f32 = f32, .read = read};
 
 }  // namespace tare::kernels
