@@ -10,19 +10,17 @@ namespace tare::model {
 
 namespace {
 
-// Tensors that files carry and no forward pass reads; each end of a name with the reason it may be left.
+// Tensors that a reader hands over and no forward pass reads (what readers leave out themselves is in
+// checkpoints::known_leftovers); each end of a name with the reason it may be left.
 struct Leftover {
   std::string_view suffix;
   std::string_view reason;
 };
 constexpr Leftover kLeftovers[] = {
-    {".rotary_emb.inv_freq", "recomputed from rope_theta"},
     {".self_attn.k_scale", "scale of an FP8 KV cache"},
     {".self_attn.v_scale", "scale of an FP8 KV cache"},
     {".self_attn.q_scale", "scale of FP8 queries; queries stay f32 here"},
     {".self_attn.prob_scale", "scale of FP8 probabilities; they stay f32 here"},
-    {".self_attn.attn.mask", "recomputed"},
-    {".attn.masked_bias", "recomputed"},
 };
 
 std::string list_some(const std::vector<std::string>& names) {
