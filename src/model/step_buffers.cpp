@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/activations.h"
+#include "kernels/elementwise.h"
 #include "model/transformer.h"
 
 namespace tare::model {
@@ -115,6 +116,10 @@ void StepBuffers::activate(const Architecture& arch, int64_t m, ThreadPool& pool
       const float* gate = gate_up_.data() + i * 2 * n;
       const float* up = gate + n;
       float* out = mlp_.data() + i * n;
+      if (arch.activation == MlpActivation::kSilu) {
+        kernels::elementwise(isa_).silu_mul(gate, up, n, out);
+        continue;
+      }
       for (int64_t k = 0; k < n; ++k) out[k] = activate_one(arch.activation, gate[k]) * up[k];
     }
   });
