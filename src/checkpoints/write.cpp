@@ -11,6 +11,7 @@
 #include "base/sha256.h"
 #include "base/version.h"
 #include "checkpoints/compressed_tensors.h"
+#include "checkpoints/registry.h"
 #include "checkpoints/source.h"
 #include "checkpoints/tare.h"
 #include "io/gguf_writer.h"
@@ -170,6 +171,19 @@ Result<WriteReport> write_checkpoint(const WriteRequest& request) {
   return report;
 }
 
+namespace {
+
+// Side files in which some format keeps its quantization settings: beside other weights they would contradict them.
+bool describes_quantization(const std::string& name) {
+  for (const CheckpointFormat& format : builtin_formats()) {
+    const auto& files = format.config_files;
+    if (std::find(files.begin(), files.end(), name) != files.end()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 Result<SideFiles> copy_side_files(const std::string& source, const std::string& folder) {
   SideFiles out;
   TARE_ASSIGN(const Source opened, open_source(source));
@@ -194,6 +208,10 @@ Result<SideFiles> copy_side_files(const std::string& source, const std::string& 
   for (const fs::path& file : files) {
     const std::string name = file.string();
     if (name == "config.json" || name == kManifestName) continue;
+    if (describes_quantization(name)) {
+      out.notes.push_back(fmt::format("{} left out: it describes how the source was quantized", name));
+      continue;
+    }
     if (is_weight_file(name) && name != "tokenizer.gguf") {
       if (!name.ends_with(".safetensors") && !name.ends_with(".index.json")) out.left_out.push_back(name);
       continue;

@@ -85,8 +85,9 @@ struct SideFiles {
 };
 
 /// Copies everything beside the weights of the model at `source` into `folder`: all files but weights, their index,
-/// config.json and an older manifest. A GGUF holds its vocabulary and template in its metadata: they are written as
-/// `tokenizer.gguf` (metadata only), which the tokenizer's loader reads.
+/// config.json, an older manifest and the files in which formats keep their quantization settings. A GGUF holds its
+/// vocabulary and template in its metadata: they are written as `tokenizer.gguf` (metadata only), which the tokenizer's
+/// loader reads.
 Result<SideFiles> copy_side_files(const std::string& source, const std::string& folder);
 
 }  // namespace tare::checkpoints

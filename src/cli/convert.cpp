@@ -90,7 +90,10 @@ Status run(Context& context, Flags& flags) {
   progress.reset();
   losses.insert(losses.end(), written.losses.begin(), written.losses.end());
   const json::array loss_list(losses.begin(), losses.end());
-  const json::array notes(source->notes.begin(), source->notes.end());
+  std::vector<std::string> said = source->notes;
+  said.insert(said.end(), side.notes.begin(), side.notes.end());
+  for (const std::string& name : side.left_out) said.push_back("left out " + name);
+  const json::array notes(said.begin(), said.end());
   TARE_TRY(checkpoints::write_manifest(
       folder.path(), {{"method", "convert"}, {"source", flags.model}, {"losses", loss_list}, {"notes", notes}},
       written.files));
@@ -101,7 +104,7 @@ Status run(Context& context, Flags& flags) {
   context.say(
       fmt::format("{}: {} as {}, {}", flags.out, source->format, flags.to, size_text(static_cast<uint64_t>(bytes))));
   for (const std::string& loss : losses) context.say("loss: " + loss);
-  for (const std::string& note : source->notes) context.say("note: " + note);
+  for (const std::string& note : said) context.say("note: " + note);
   context.emit({{"out", flags.out},
                 {"format", flags.to},
                 {"bytes", bytes},
