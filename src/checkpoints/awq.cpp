@@ -139,7 +139,25 @@ Buffer cut_columns(const Buffer& data, int64_t rows, int64_t stored, int64_t gro
   return Buffer::own(std::move(out));
 }
 
+// The writer fills the room behind the last group with zeros: anything else there are groups that the configuration
+// does not know.
+Status check_padding(const AwqTensors& m) {
+  for (int64_t r = 0; r < m.n; ++r) {
+    for (int64_t g = m.groups; g < m.stored_groups; ++g) {
+      uint16_t value;
+      __builtin_memcpy(&value, m.scales.data.data() + (r * m.stored_groups + g) * 2, 2);
+      if (value == 0) continue;
+      return invalid_input("configuration and weights contradict each other",
+                           {.where = m.module + ".scales",
+                            .expected = fmt::format("{} groups of {}, then zeros", m.groups, m.group),
+                            .found = fmt::format("a scale for group {}", g)});
+    }
+  }
+  return {};
+}
+
 Result<tensor::QuantizedTensor> build_gemv(const AwqTensors& m) {
+  TARE_TRY(check_padding(m));
   tensor::QuantizedFields f = start(m);
   f.codes = m.qweight.data;  // natural order already
   f.code_stride = m.k / 2;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string_view>
@@ -89,7 +90,16 @@ Status take_kv_scales(Source& source, tensor::ModelWeights& out) {
     }
     if (canonical.ends_with(".k_scale") && found.count(layer + ".v_scale") == 0) both.push_back(layer);
   }
+  // One name for both is a habit of some writers, for all layers; in one layer of many it is a lost tensor.
+  const auto own = std::find_if(found.begin(), found.end(), [](const auto& one) {
+    return one.first.ends_with(".v_scale") && !one.second.spelled.ends_with("kv_scale");
+  });
   for (const std::string& layer : both) {
+    if (own != found.end()) {
+      return invalid_input("KV-cache scale without its partner", {.where = found.at(layer + ".k_scale").spelled,
+                                                                  .expected = layer + ".v_scale beside it",
+                                                                  .found = "v_scale in other layers only"});
+    }
     source.notes.push_back(fmt::format("{}.k_scale is used for V too: there is no v_scale", layer));
     found.emplace(layer + ".v_scale", found.at(layer + ".k_scale"));
   }
