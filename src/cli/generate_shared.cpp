@@ -75,7 +75,14 @@ Result<Answer> run_request(Context& context, ChatModel& model, const GenerateFla
                            const std::vector<int32_t>& prompt, const std::function<void(std::string_view)>& piece) {
   using Clock = std::chrono::steady_clock;
   const int64_t trained = model.loaded.transformer->architecture().max_positions;
-  const int64_t wanted = static_cast<int64_t>(prompt.size()) + flags.params.max_tokens;
+  constexpr int64_t kLongest = int64_t{1} << 31;
+  if (flags.context < 0 || flags.context > kLongest) {
+    return invalid_input("length of the context is out of range", {.where = "--max-model-len",
+                                                                   .expected = fmt::format("0 to {}", kLongest),
+                                                                   .found = fmt::format("{}", flags.context)});
+  }
+  TARE_TRY(runtime::check(flags.params, model.loaded.transformer->architecture().vocab_size));
+  const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::min(flags.params.max_tokens, trained);
   const int64_t length = flags.context > 0 ? flags.context : std::min(wanted, trained);
   TARE_ASSIGN(model::AttentionCache::Options cache, cache_settings(context, model.loaded, flags.model, "f16"));
   cache.num_blocks = ceil_div(length, cache.block_size);
@@ -107,6 +114,12 @@ Result<Answer> run_request(Context& context, ChatModel& model, const GenerateFla
         answer.stop_reason = event.stop_reason;
       }
     }
+  }
+  if (model.tokenizer) {
+    const auto known = static_cast<int64_t>(model.tokenizer->vocab_size());
+    const auto beyond = std::count_if(answer.samples.begin(), answer.samples.end(),
+                                      [&](const runtime::Sample& sample) { return sample.id >= known; });
+    if (beyond > 0) log::warn("{} tokens have no text: their ids are above the tokenizer's {}", beyond, known - 1);
   }
   const double prefill_s = std::chrono::duration<double>(first - start).count();
   const double decode_s = std::chrono::duration<double>(Clock::now() - first).count();

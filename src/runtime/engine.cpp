@@ -63,7 +63,8 @@ struct Engine::Impl {
   int64_t vocab() const { return transformer->architecture().vocab_size; }
   int64_t blocks_for(int64_t tokens) const { return ceil_div(tokens, cache->block_size()); }
   int64_t longest(const Request& request) const {
-    return std::min(options.max_model_len, static_cast<int64_t>(request.prompt.size()) + request.params.max_tokens);
+    const auto prompt = static_cast<int64_t>(request.prompt.size());
+    return prompt + std::min(options.max_model_len - prompt, request.params.max_tokens);
   }
   void admit();
   void release(Sequence& sequence);

@@ -124,7 +124,7 @@ Status check(const SamplingParams& p, int64_t vocab_size) {
   if (!(p.repetition_penalty > 0) || !std::isfinite(p.repetition_penalty)) {
     return range_error("repetition_penalty", "greater than 0", number(p.repetition_penalty));
   }
-  if (p.max_tokens < 0) return range_error("max_tokens", "at least 0", fmt::format("{}", p.max_tokens));
+  if (p.max_tokens < 1) return range_error("max_tokens", "at least 1", fmt::format("{}", p.max_tokens));
   if (p.min_tokens < 0 || p.min_tokens > p.max_tokens) {
     return range_error("min_tokens", "between 0 and max_tokens", fmt::format("{}", p.min_tokens));
   }

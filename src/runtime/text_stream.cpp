@@ -20,10 +20,14 @@ size_t possible_stop_length(const std::string& text, const std::vector<std::stri
 }  // namespace
 
 TextStream::TextStream(text::Tokenizer tokenizer, bool skip_special, std::vector<std::string> stop, bool include_stop)
-    : decoder_(std::move(tokenizer), skip_special), stop_(std::move(stop)), include_stop_(include_stop) {}
+    : vocab_size_(tokenizer.vocab_size()),
+      decoder_(std::move(tokenizer), skip_special),
+      stop_(std::move(stop)),
+      include_stop_(include_stop) {}
 
 Result<std::string> TextStream::push(int32_t id) {
   if (stopped_) return std::string();
+  if (id >= 0 && static_cast<size_t>(id) >= vocab_size_) return std::string();
   TARE_ASSIGN(const std::string piece, decoder_.push(static_cast<text::TokenId>(id)));
   pending_ += piece;
   return release(false);

@@ -16,7 +16,8 @@ class TextStream {
   TextStream(text::Tokenizer tokenizer, bool skip_special, std::vector<std::string> stop, bool include_stop);
 
   /// Adds a token; returns text that is final. After a stop string was found (`stopped`), nothing more is accepted.
-  /// Errors: an id the tokenizer does not know.
+  /// An id above the tokenizer's adds no text: embeddings are often padded beyond the vocabulary. Errors: a negative
+  /// id.
   Result<std::string> push(int32_t id);
   /// The end of the output: what was held back.
   std::string finish();
@@ -27,6 +28,7 @@ class TextStream {
  private:
   std::string release(bool all);
 
+  size_t vocab_size_;
   text::IncrementalDecoder decoder_;
   std::vector<std::string> stop_;
   bool include_stop_;
