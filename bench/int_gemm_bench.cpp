@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/checked.h"
 #include "kernels/gemm_w4a8.h"
 #include "kernels/gemm_w8a8.h"
 #include "kernels/huge_array.h"
@@ -100,7 +101,7 @@ const Form kForms[] = {
      false,
      make_group,
      [](int64_t n, int64_t k) {
-       return static_cast<double>(n) * (static_cast<double>(k) / 2 + static_cast<double>((k + 127) / 128) * 2 + 2);
+       return static_cast<double>(n) * (static_cast<double>(k) / 2 + static_cast<double>(ceil_div(k, 128)) * 2 + 2);
      }},
     {"w4a8 channel",
      {&kernels::kGemmW4A8Avx512Vnni, &kernels::kGemmW4A8Avx2},
