@@ -1,5 +1,6 @@
 // The quantize command on a tiny model, end to end: document, files, exit codes.
 #include <filesystem>
+#include <fstream>
 
 #include "base/file.h"
 #include "base/sha256.h"
@@ -35,6 +36,15 @@ TEST(CliQuantize, WritesAModelWithManifest) {
   // The name is taken now.
   EXPECT_EQ(tare_run({"quantize", model, "--out", out, "--gate", "off"}).exit_code, 2);
   EXPECT_EQ(tare_run({"quantize", model, "--out", out, "--overwrite", "--gate", "off"}).exit_code, 0);
+  // Only what tare wrote is replaced, and never the model that is read.
+  const std::string other = testing::scratch_directory("quantize-over");
+  std::ofstream(other + "/letter.txt") << "keep me";
+  EXPECT_EQ(tare_run({"quantize", model, "--out", other, "--overwrite", "--gate", "off"}).exit_code, 2);
+  EXPECT_TRUE(fs::exists(other + "/letter.txt"));
+  const testing::Finished itself =
+      tare_run({"quantize", out, "--out", out, "--overwrite", "--dequantize-first", "--gate", "off"});
+  EXPECT_EQ(itself.exit_code, 2) << itself.err;
+  EXPECT_TRUE(checkpoints::load_checkpoint(out).ok());
   // What was written is quantized; doing it again has to be asked for.
   EXPECT_EQ(tare_run({"quantize", out, "--out", out + "2", "--gate", "off"}).exit_code, 2);
   EXPECT_EQ(tare_run({"quantize", out, "--out", out + "2", "--dequantize-first", "--gate", "off"}).exit_code, 0);

@@ -120,6 +120,20 @@ bool has_manifest(const std::string& folder) {
   return fs::is_regular_file(manifest_path(folder), ec);
 }
 
+Status check_replaceable(const std::string& folder, const std::string& source) {
+  std::error_code ec;
+  if (!fs::exists(folder, ec)) return {};
+  if (fs::equivalent(folder, source, ec)) {
+    return invalid_input("output would replace the model it is made from",
+                         {.where = folder, .hint = "choose another --out"});
+  }
+  if (has_manifest(folder) || (fs::is_directory(folder, ec) && fs::is_empty(folder, ec))) return {};
+  return invalid_input("only what tare wrote is replaced", {.where = folder,
+                                                            .expected = fmt::format("a folder with {}", kManifestName),
+                                                            .found = "something else",
+                                                            .hint = "remove it yourself or choose another --out"});
+}
+
 Result<std::vector<ManifestProblem>> check_manifest(const std::string& folder,
                                                     const std::function<Status(const std::string& file)>& progress) {
   const std::string path = manifest_path(folder);

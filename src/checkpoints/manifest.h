@@ -31,4 +31,8 @@ Result<std::vector<ManifestProblem>> check_manifest(
     const std::string& folder, const std::function<Status(const std::string& file)>& progress = {});
 bool has_manifest(const std::string& folder);
 
+/// Whether a result may take the place of `folder`: it is not there, empty, or holds a manifest and so was written by
+/// tare; and it is not the model that is being read. Errors: it holds something else, which would be lost.
+Status check_replaceable(const std::string& folder, const std::string& source);
+
 }  // namespace tare::checkpoints

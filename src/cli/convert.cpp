@@ -66,6 +66,7 @@ Status run(Context& context, Flags& flags) {
   TARE_ASSIGN(const checkpoints::CheckpointWriter* writer, checkpoints::find_writer(flags.to));
   TARE_ASSIGN(tensor::ModelWeights loaded, checkpoints::load_checkpoint(flags.model));
   const auto source = std::make_shared<const tensor::ModelWeights>(std::move(loaded));
+  if (flags.overwrite) TARE_TRY(checkpoints::check_replaceable(flags.out, flags.model));
   TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, flags.overwrite));
 
   std::vector<std::string> losses;

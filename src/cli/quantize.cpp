@@ -112,6 +112,7 @@ Status run(Context& context, Flags& flags) {
     options.kernels = kernels::available_linear_kernels(options.kernels, options.caps, context.pool());
   }
   // Made before the work: a name that is taken is told now.
+  if (flags.overwrite) TARE_TRY(checkpoints::check_replaceable(flags.out, flags.model));
   TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, flags.overwrite));
 
   std::unique_ptr<Progress> progress;
