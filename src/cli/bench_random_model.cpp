@@ -32,7 +32,6 @@ constexpr NamedShape kShapes[] = {
 struct Flags {
   std::string shape = "1.1b";
   std::string out;
-  bool overwrite = false;
 };
 
 // bf16 values, uniform with the standard deviation of a layer that keeps its input's size; norms are 1.
@@ -68,7 +67,7 @@ Status random_model(Context& context, Flags& flags) {
                             {"torch_dtype", "bfloat16"},
                             {"tie_word_embeddings", false}};
   TARE_ASSIGN(const model::Architecture arch, model::describe_architecture(config));
-  TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, flags.overwrite));
+  TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, false));
   TARE_TRY(write_file_atomically(folder.path() + "/config.json", boost::json::serialize(config) + "\n"));
   std::vector<io::TensorDeclaration> declared;
   int64_t parameters = 0;
@@ -112,8 +111,7 @@ const Command kBenchRandomModel = {
     .declare = [](CLI::App& app) -> Runner {
       auto flags = std::make_shared<Flags>();
       app.add_option("--shape", flags->shape, "135m, 1.1b (TinyLlama) or 3b (Llama 3.2)")->capture_default_str();
-      app.add_option("--out", flags->out, "folder of the model")->required();
-      app.add_flag("--overwrite", flags->overwrite, "replace --out when it exists");
+      app.add_option("--out", flags->out, "folder of the model; must not exist yet")->required();
       return [flags](Context& context) { return random_model(context, *flags); };
     },
 };
