@@ -162,7 +162,7 @@ std::string real_model() {
 }
 
 // The weight errors that the reference implementation stored for its round-to-nearest variants of the real model.
-TEST(Pipeline, WeightErrorsOfTheRealModel) {
+TEST(RealModelWeights, ErrorsOfTheStoredVariants) {
   TARE_NEEDS_FIXTURE(path, "smollm2/ppl.json");
   const std::string model = real_model();
   if (model.empty()) GTEST_SKIP() << "skipped: no real model (make demo fetches it; TARE_MODEL names one)";
