@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # tidy.sh PRESET [JOBS]: clang-tidy on the sources changed since the branch left main; on main itself, on those of the
-# newest commits, at most 24 of them. The preset must be configured.
+# newest commits, at most 12 of them. The preset must be configured.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 preset=${1:-release}
 jobs=${2:-$(nproc)}
-limit=24
+limit=12
 head=$(git rev-parse HEAD)
 base=""
 for candidate in "${TARE_TIDY_BASE:-}" origin/main main; do
