@@ -125,6 +125,7 @@ TEST(Pipeline, GptqSeesDataAndSaysWhatItGained) {
   const auto source = load(path);
   const auto arch = *model::describe_architecture(source->config);
   std::vector<int32_t> tokens;
+  tokens.reserve(600);
   for (int32_t i = 0; i < 600; ++i) tokens.push_back((i * i * 31 + i * 7) % static_cast<int32_t>(arch.vocab_size));
   std::map<std::string, std::string> bytes;
   for (const int threads : {1, 2}) {
