@@ -92,9 +92,12 @@ Result<Tokenizer> load_sentencepiece(const GgufVocabulary& vocabulary, SentenceP
     TARE_ASSIGN(Charsmap charsmap, Charsmap::create(vocabulary.precompiled_charsmap, where));
     model.charsmap = std::make_shared<const Charsmap>(std::move(charsmap));
   }
-  // Files without token types, or whose unknown token has another type.
+  // Files without token types, or whose unknown token has another type. Converters fill a vocabulary up to the size of
+  // the embedding with tokens of the unknown type; text never becomes one of those.
   const TokenId unknown = model.special.unknown.value_or(0);
-  if (std::count(model.types.begin(), model.types.end(), PieceType::kUnknown) == 0) {
+  const auto unknowns = std::count(model.types.begin(), model.types.end(), PieceType::kUnknown);
+  if (unknowns == 0 || unknowns > 1 || model.special.unknown) {
+    std::replace(model.types.begin(), model.types.end(), PieceType::kUnknown, PieceType::kUnused);
     model.types[unknown] = PieceType::kUnknown;
   }
   model.byte_fallback = std::count(model.types.begin(), model.types.end(), PieceType::kByte) > 0;

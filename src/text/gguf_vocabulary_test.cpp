@@ -199,6 +199,21 @@ TEST(GgufVocabulary, RefusesByName) {
   EXPECT_NE(message(bad).find("BOS"), std::string::npos);
 }
 
+// Phi-3's converter fills the vocabulary with tokens of the unknown type and makes <unk> a control token.
+TEST(GgufVocabulary, PaddingOfTheUnknownTypeIsNoText) {
+  GgufVocabulary vocabulary;
+  vocabulary.model = "llama";
+  vocabulary.tokens = {"<unk>", "<s>", "</s>", "\xE2\x96\x81", "a", "[PAD5]", "[PAD6]"};
+  vocabulary.scores = {-1000, -1000, -1000, -1, -2, -10000, -10000};
+  vocabulary.token_type = {3, 3, 3, 1, 1, 2, 2};
+  vocabulary.unknown_id = 0;
+  vocabulary.bos_id = 1;
+  const auto tokenizer = load_gguf_vocabulary(vocabulary, "test");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+  EXPECT_EQ(tokenizer->encode("a[PAD5]a")->ids, (std::vector<TokenId>{1, 3, 4, 0, 4}));
+  EXPECT_EQ(tokenizer->encode("a", {.add_special = false})->ids, (std::vector<TokenId>{3, 4}));
+}
+
 // Every pre-tokenizer of the table compiles and cuts text without losing any of it.
 TEST(GgufVocabulary, EveryPreTokenizerWorks) {
   GgufVocabulary vocabulary;

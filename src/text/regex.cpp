@@ -6,6 +6,7 @@
 #include <pcre2.h>
 
 #include "text/unicode.h"
+#include "text/unicode_additions.h"
 
 namespace tare::text {
 
@@ -14,7 +15,15 @@ namespace {
 // What goes between the brackets of a class. White_Space is spelled out: PCRE2's \s also takes U+180E.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view kWordChars = R"(\p{L}\p{M}\p{Nd}\p{Pc})";
+
+// A general category inside a class, with what PCRE2's tables lack.
+std::string category(std::string_view name) {
+  return fmt::format("\\p{{{}}}{}", name, later_ranges(name));
+}
+
+std::string word_chars() {
+  return category("L") + category("M") + category("Nd") + R"(\p{Pc})";
+}
 
 class Translator {
  public:
@@ -134,13 +143,13 @@ class Translator {
       case 'S':
         return put_class(kSpaces, true);
       case 'd':
-        return put_class(R"(\p{Nd})", false);
+        return put_class(category("Nd"), false);
       case 'D':
-        return put_class(R"(\p{Nd})", true);
+        return put_class(category("Nd"), true);
       case 'w':
-        return put_class(kWordChars, false);
+        return put_class(word_chars(), false);
       case 'W':
-        return put_class(kWordChars, true);
+        return put_class(word_chars(), true);
       case 'h':
         if (dialect_ == RegexDialect::kOniguruma) return put_class("0-9A-Fa-f", false);
         return refuse("\\h");
@@ -156,11 +165,11 @@ class Translator {
           if (name == "Punctuation" || name == "Punct") name = "P";
           if (name == "Alphabetic" || name == "Alpha") return refuse("\\p{Alphabetic}");
           if (name == "White_Space" || name == "Space") return put_property_space(end, in_class, c == 'P');
-          out_ += fmt::format("\\{}{{{}}}", c, name);
+          put_property(name, in_class, c == 'P');
           at_ = end + 1;
         } else {
           if (end >= in_.size()) return refuse("\\p at the end");
-          out_ += fmt::format("\\{}{{{}}}", c, in_[end]);
+          put_property(in_.substr(end, 1), in_class, c == 'P');
           at_ = end + 1;
         }
         return {};
@@ -177,7 +186,7 @@ class Translator {
       case 'b':
         if (!in_class) {
           // PCRE2's idea of a word differs, so the boundary is written with ours.
-          out_ += fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWordChars);
+          out_ += fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", word_chars());
           at_ += 2;
           return {};
         }
@@ -212,6 +221,17 @@ class Translator {
     out_ += c;
     at_ += 2;
     return {};
+  }
+
+  void put_property(std::string_view name, bool in_class, bool negated) {
+    // \P inside a class cannot take ranges away, so there the later characters keep PCRE2's answer.
+    if (later_ranges(name).empty() || (in_class && negated)) {
+      out_ += fmt::format("\\{}{{{}}}", negated ? 'P' : 'p', name);
+    } else if (in_class) {
+      out_ += category(name);
+    } else {
+      out_ += fmt::format("[{}{}]", negated ? "^" : "", category(name));
+    }
   }
 
   Status put_property_space(size_t end, bool in_class, bool negated) {

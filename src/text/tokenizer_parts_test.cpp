@@ -1,4 +1,5 @@
 // The parts of a tokenizer, each by cases worked out by hand.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -34,6 +35,37 @@ TEST(Unicode, ByteAlphabetIsOneToOne) {
   EXPECT_EQ(byte_to_char(' '), 0x120u);
   EXPECT_EQ(char_to_byte(0x200), -1);
   EXPECT_EQ(char_to_byte(' '), -1);
+}
+
+// The classes of Unicode 16 over all code points, also where PCRE2's own tables are older.
+TEST(Regex, CategoriesOfAllCodePoints) {
+  const std::pair<const char*, uint32_t> categories[] = {
+      {"L", kLetter}, {"M", kMark},   {"N", kNumber},    {"P", kPunctuation},  {"S", kSymbol},  {"Lu", kUpper},
+      {"Lt", kTitle}, {"Ll", kLower}, {"Lm", kModifier}, {"Lo", kOtherLetter}, {"Nd", kDecimal}};
+  std::string text;
+  std::vector<uint32_t> classes;
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    append_utf8(text, c);
+    classes.resize(text.size(), char_classes(c));
+  }
+  for (const auto& [name, mask] : categories) {
+    for (const char* form : {"\\P{{{}}}+", "[\\p{{{}}}]+"}) {
+      const bool negated = std::string_view(form).starts_with("\\P");
+      const auto regex = Regex::compile(fmt::format(fmt::runtime(form), name), RegexDialect::kOniguruma, "test");
+      ASSERT_TRUE(regex.ok()) << regex.error().message();
+      std::vector<RegexMatch> matches;
+      ASSERT_TRUE(regex->find_all(text, 0, text.size(), matches).ok());
+      size_t next = 0;
+      size_t different = 0;
+      for (size_t at = 0; at < text.size(); ++at) {
+        while (next < matches.size() && at >= matches[next].end) ++next;
+        const bool matched = next < matches.size() && at >= matches[next].begin;
+        different += matched != (((classes[at] & mask) != 0) != negated);
+      }
+      EXPECT_EQ(different, 0u) << form << " " << name;
+    }
+  }
 }
 
 TEST(Regex, TranslatesWhatTheDialectsMeanDifferently) {
