@@ -12,8 +12,19 @@ void LayerRunner::require(const BoundLayer& layer) {
   for (const LinearGroup* group : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) require(*group);
 }
 
-void LayerRunner::attention(const BoundLayer& layer, int64_t index, const Batch& batch, AttentionCache& cache,
-                            const Observer* observer) {
+namespace {
+
+// What a matrix reads: the observer sees it and may put something else in its place.
+const float* seen(const Observer* observer, int64_t index, Site site, const float* x, int64_t m, int64_t k) {
+  if (!observer) return x;
+  if (observer->input) observer->input(index, site, x, m, k);
+  return observer->replace ? observer->replace(index, site, x, m, k) : x;
+}
+
+}  // namespace
+
+void LayerRunner::attend(const BoundLayer& layer, int64_t index, const Batch& batch, AttentionCache& cache,
+                         const Observer* observer) {
   const Architecture& arch = *arch_;
   const LayerPlan& plan = arch.plan[static_cast<size_t>(index)];
   const auto m = static_cast<int64_t>(batch.tokens.size());
@@ -23,7 +34,7 @@ void LayerRunner::attention(const BoundLayer& layer, int64_t index, const Batch&
   StepBuffers& b = buffers_;
 
   const float* x = b.norm_in(b.hidden(), layer.attention_norm_in, arch, m, *pool_);
-  if (observer && observer->input) observer->input(index, Site::kQkv, x, m, arch.hidden);
+  x = seen(observer, index, Site::kQkv, x, m, arch.hidden);
   b.run_group(layer.qkv, x, m, b.qkv(), qkv_size, *pool_);
   float* q = b.qkv();
   float* k = q + q_size;
@@ -64,21 +75,30 @@ void LayerRunner::attention(const BoundLayer& layer, int64_t index, const Batch&
   }
   cache.store(index, appends_, *pool_);
   cache.attend(index, segments_, *pool_);
+}
 
-  if (observer && observer->input) observer->input(index, Site::kOut, b.attention(), m, q_size);
-  b.run_group(layer.o, b.attention(), m, b.branch(), arch.hidden, *pool_);
+void LayerRunner::attention_out(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer) {
+  const Architecture& arch = *arch_;
+  StepBuffers& b = buffers_;
+  const float* x = seen(observer, index, Site::kOut, b.attention(), m, arch.q_size());
+  b.run_group(layer.o, x, m, b.branch(), arch.hidden, *pool_);
   b.add_branch(layer.attention_norm_out, arch, m, *pool_);
 }
 
-void LayerRunner::mlp(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer) {
+void LayerRunner::mlp_inner(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer) {
   const Architecture& arch = *arch_;
   StepBuffers& b = buffers_;
   const float* x = b.norm_in(b.hidden(), layer.mlp_norm_in, arch, m, *pool_);
-  if (observer && observer->input) observer->input(index, Site::kGateUp, x, m, arch.hidden);
+  x = seen(observer, index, Site::kGateUp, x, m, arch.hidden);
   b.run_group(layer.gate_up, x, m, b.gate_up(), 2 * arch.intermediate, *pool_);
   b.activate(arch, m, *pool_);
-  if (observer && observer->input) observer->input(index, Site::kDown, b.mlp(), m, arch.intermediate);
-  b.run_group(layer.down, b.mlp(), m, b.branch(), arch.hidden, *pool_);
+}
+
+void LayerRunner::mlp_out(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer) {
+  const Architecture& arch = *arch_;
+  StepBuffers& b = buffers_;
+  const float* x = seen(observer, index, Site::kDown, b.mlp(), m, arch.intermediate);
+  b.run_group(layer.down, x, m, b.branch(), arch.hidden, *pool_);
   b.add_branch(layer.mlp_norm_out, arch, m, *pool_);
   if (observer && observer->output) observer->output(index, b.hidden(), m);
 }

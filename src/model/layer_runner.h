@@ -33,9 +33,27 @@ class LayerRunner {
 
   /// hidden += attention(norm(hidden)): the first half of layer `index`.
   void attention(const BoundLayer& layer, int64_t index, const Batch& batch, AttentionCache& cache,
-                 const Observer* observer = nullptr);
+                 const Observer* observer = nullptr) {
+    attend(layer, index, batch, cache, observer);
+    attention_out(layer, index, static_cast<int64_t>(batch.tokens.size()), observer);
+  }
   /// hidden += mlp(norm(hidden)): the second half.
-  void mlp(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer = nullptr);
+  void mlp(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer = nullptr) {
+    mlp_inner(layer, index, m, observer);
+    mlp_out(layer, index, m, observer);
+  }
+
+  /// The four steps of the two halves; each reads what the one before left in the buffers. A step needs only the
+  /// matrices that it multiplies with to be bound.
+  /// qkv (after RoPE) and attention from hidden: norm, q k v, RoPE, keys and values into the cache, attention.
+  void attend(const BoundLayer& layer, int64_t index, const Batch& batch, AttentionCache& cache,
+              const Observer* observer = nullptr);
+  /// hidden += o(attention)
+  void attention_out(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer = nullptr);
+  /// mlp from hidden: norm, gate and up, activation.
+  void mlp_inner(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer = nullptr);
+  /// hidden += down(mlp)
+  void mlp_out(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer = nullptr);
 
  private:
   const Architecture* arch_ = nullptr;

@@ -36,6 +36,9 @@ enum class Site { kQkv, kOut, kGateUp, kDown, kHead };
 /// Looks at values during a forward pass (calibration, blame). Called on the calling thread.
 struct Observer {
   std::function<void(int64_t layer, Site site, const float* x, int64_t m, int64_t k)> input;
+  /// What the matrices at a site read in place of x [M, K]: x itself, or memory of the observer that lives until its
+  /// next call. Calibration rounds activations here.
+  std::function<const float*(int64_t layer, Site site, const float* x, int64_t m, int64_t k)> replace;
   /// Queries and keys after RoPE: q [M, heads*head_dim], k [M, kv_heads*head_dim], row strides given.
   std::function<void(int64_t layer, const float* q, int64_t q_stride, const float* k, int64_t k_stride, int64_t m)>
       keys;

@@ -22,7 +22,7 @@ class Products {
   Status multiply(const float* x, int64_t x_stride, int64_t m, int64_t k, const float* w, int64_t n, float* out,
                   int64_t out_stride);
 
-  ThreadPool& pool() { return *pool_; }
+  ThreadPool& pool() const { return *pool_; }
   const machine::Capabilities& caps() const { return caps_; }
   const kernels::LinearRegistry& registry() const { return registry_; }
 
