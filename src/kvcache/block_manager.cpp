@@ -212,6 +212,24 @@ BlockManager::BlockManager(BlockManagerOptions options)
 }
 BlockManager::~BlockManager() = default;
 
+PrefixProbe BlockManager::probe(std::span<const int32_t> prompt, std::string_view salt) const {
+  PrefixProbe out;
+  if (!options_.prefix_caching) return out;
+  const int64_t size = options_.block_size;
+  uint64_t parent = impl_->root_of(salt);
+  while (out.tokens + size < static_cast<int64_t>(prompt.size())) {
+    const int32_t hit =
+        impl_->find({parent, prompt.subspan(static_cast<size_t>(out.tokens), static_cast<size_t>(size))});
+    if (hit == kNone) break;
+    const Block& b = impl_->block(hit);
+    parent = b.number;
+    out.tokens += size;
+    ++out.blocks;
+    if (b.references == 0) ++out.unreferenced;
+  }
+  return out;
+}
+
 SequenceId BlockManager::add(std::span<const int32_t> prompt, std::string_view salt) {
   const SequenceId id = impl_->next_sequence++;
   Sequence s;

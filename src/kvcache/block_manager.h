@@ -31,6 +31,13 @@ struct BlockCopy {
   int32_t to = 0;
 };
 
+/// What `add` would find.
+struct PrefixProbe {
+  int64_t tokens = 0;
+  int64_t blocks = 0;
+  int64_t unreferenced = 0;  // of the blocks: they count as available now
+};
+
 struct BlockCounters {
   int64_t queried_tokens = 0;  // prompt tokens looked up
   int64_t hit_tokens = 0;      // of them found in the cache
@@ -60,6 +67,9 @@ class BlockManager {
   /// prompt, because the last token has to run to give logits. Needs no free block. Sequences of different salts never
   /// share.
   SequenceId add(std::span<const int32_t> prompt, std::string_view salt = {});
+
+  /// The same search without a change.
+  PrefixProbe probe(std::span<const int32_t> prompt, std::string_view salt = {}) const;
 
   /// Makes room for positions up to `tokens`, all or nothing. false: not enough blocks (nothing changed). A shared
   /// block that would be written is replaced; its copy is appended to `copies` and has to be made before the forward

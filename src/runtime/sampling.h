@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -30,7 +31,8 @@ struct SamplingParams {
   bool ignore_eos = false;
   bool skip_special_tokens = true;
   uint64_t seed = 0;
-  int64_t logprobs = -1;  // -1 = none; else the chosen token and this many best
+  int64_t logprobs = -1;         // -1 = none; else the chosen token and this many best
+  int64_t prompt_logprobs = -1;  // the same for the tokens of the prompt; then max_tokens may be 0
 };
 
 /// Ranges of every field; ids against the width of the logits. Errors name the field and what was found.
@@ -54,10 +56,39 @@ struct SamplingHistory {
   std::span<const int32_t> end_ids;  // not chosen before min_tokens
 };
 
-/// Chooses the next token. Steps in order: allowed ids, bad words, min_tokens, bias, penalties, temperature, min-p,
-/// top-k, top-p, draw. The draw of step i of a request depends only on (seed, i), so it does not change with the batch.
-/// logits [vocab] are changed. Errors: kNotFinite when a logit is NaN or all are -inf.
-Result<Sample> sample(const SamplingParams& params, const SamplingHistory& history, std::span<float> logits);
+/// Changes the logits of one output before its next token is chosen: a mask sets what must not come to -inf. A pure
+/// function of the history, so that batches, preemption and several outputs of one prompt change nothing; what is
+/// costly may be remembered inside by that history. Called from any thread, for one output at a time. Errors end the
+/// request.
+struct LogitsProcessor {
+  std::string name;
+  std::function<Status(const SamplingHistory& history, std::span<float> logits)> apply;
+};
+
+/// The processors that the parameters ask for, in order: allowed ids, bad words, min_tokens, bias, penalties. `params`
+/// must outlive them.
+std::vector<LogitsProcessor> builtin_processors(const SamplingParams& params);
+
+struct Candidate {
+  int32_t id = 0;
+  double weight = 0;  // probability relative to the likeliest token
+};
+
+/// What may be drawn from processed logits, by ascending id: temperature, then min-p (relative to the best), top-k,
+/// then top-p (of what is left). Of equal weights the lower ids stay. temperature 0: the greatest logit alone.
+std::vector<Candidate> candidates(const SamplingParams& params, std::span<const float> logits);
+
+/// Chooses the next token: the built-in processors, then `more`, then a draw among the candidates. The draw of step i
+/// of an output depends only on (seed, i), so it does not change with the batch. logits [vocab] are changed. Errors:
+/// kNotFinite when a logit is NaN or +inf; no token is allowed; what a processor says.
+Result<Sample> sample(const SamplingParams& params, const SamplingHistory& history, std::span<float> logits,
+                      std::span<const LogitsProcessor> more = {});
+
+/// Log-probability of a given token and of the `top` best, of the raw distribution. Errors: kNotFinite.
+Result<Sample> score(std::span<const float> logits, int32_t id, int64_t top);
+
+/// The seed of output `index` of a request: the request's own for 0.
+uint64_t output_seed(uint64_t seed, int64_t index);
 
 /// Uniform in [0, 1) from a key and a counter (splitmix64 over both).
 double uniform(uint64_t key, uint64_t counter);
