@@ -47,6 +47,8 @@ Status read(Source& source, const LoadOptions&, tensor::ModelWeights& out) {
   const std::string& where = source.quantization_where;
   TARE_ASSIGN(const double cap, json::get_number_or(source.quantization, "activation_scale_ub", 1200.0, where));
   if (!(cap > 0)) return invalid_input("bad 'activation_scale_ub'", {.where = where, .found = fmt::format("{}", cap)});
+  // A bound that no number of 16 bits reaches is none.
+  const float bound = cap >= 1.0e30 ? 0.0f : static_cast<float>(cap);
   TARE_ASSIGN(const std::vector<std::string> dense, string_list(source.quantization, "modules_to_not_convert", where));
   const std::vector<std::string> modules = modules_with(source.tensors, "weight_scale");
   if (modules.empty()) {
@@ -54,7 +56,7 @@ Status read(Source& source, const LoadOptions&, tensor::ModelWeights& out) {
                          {.where = where, .expected = "FP8 weights", .found = "none"});
   }
   for (const std::string& module : modules) {
-    TARE_TRY(read_module(source, module, static_cast<float>(cap), dense, out));
+    TARE_TRY(read_module(source, module, bound, dense, out));
   }
   return take_dense_rest(source, out);
 }

@@ -5,10 +5,12 @@
 #include <vector>
 
 #include "checkpoints/format.h"
+#include "checkpoints/write.h"
 
 namespace tare::checkpoints {
 
 CheckpointFormat gguf_format();
+CheckpointWriter gguf_writer();
 
 /// Names of the weights that one GGUF tensor becomes (several for stacked experts); for tests and tools.
 /// Errors: a tensor that the architecture does not have.

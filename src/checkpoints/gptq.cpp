@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "checkpoints/gptq_config.h"
+#include "checkpoints/gptq_planar.h"
 #include "checkpoints/parts.h"
 #include "numerics/packing.h"
 
@@ -11,7 +12,6 @@ namespace tare::checkpoints {
 
 using numerics::packed_bytes;
 using numerics::read_code;
-using numerics::write_code;
 using tensor::DType;
 using tensor::Grid;
 using tensor::GridType;
@@ -20,44 +20,6 @@ using tensor::Tensor;
 namespace {
 
 enum class ZeroForm { kV1, kV2 };
-
-// Where code `i` of a run of 32 stands in the planar form: low plane first, each plane of width w in w words.
-struct Plane {
-  int width;
-  int shift;  // of the plane's bits inside the code
-};
-std::vector<Plane> planes_of(int bits) {
-  switch (bits) {
-    case 3:
-      return {{2, 0}, {1, 2}};
-    case 5:
-      return {{4, 0}, {1, 4}};
-    case 6:
-      return {{4, 0}, {2, 4}};
-    case 7:
-      return {{4, 0}, {2, 4}, {1, 6}};
-    default:
-      return {{bits, 0}};
-  }
-}
-
-// One stream of words (`count` codes, a multiple of 32) from planar to the plain bit stream.
-void planar_to_stream(const uint32_t* words, int64_t count, int bits, std::byte* out) {
-  const std::vector<Plane> planes = planes_of(bits);
-  for (int64_t run = 0; run < count / 32; ++run) {
-    const uint32_t* word = words + run * bits;
-    uint32_t codes[32] = {};
-    for (const Plane& plane : planes) {
-      const int per_word = 32 / plane.width;
-      for (int i = 0; i < 32; ++i) {
-        const uint32_t bits_here = (word[i / per_word] >> plane.width * (i % per_word)) & ((1u << plane.width) - 1);
-        codes[i] |= bits_here << plane.shift;
-      }
-      word += plane.width;
-    }
-    for (int i = 0; i < 32; ++i) write_code(out, (run * 32 + i) * bits, bits, codes[i]);
-  }
-}
 
 bool divides_word(int bits) {
   return bits == 2 || bits == 4 || bits == 8;

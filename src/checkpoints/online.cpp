@@ -144,6 +144,10 @@ Status quantize_fp8_per_channel(tensor::ModelWeights& weights) {
   return quantize_fp8(weights, true);
 }
 
+std::span<const float> nf4_values() {
+  return kNf4;
+}
+
 Status quantize_nf4(tensor::ModelWeights& weights) {
   const auto original = std::make_shared<const tensor::ModelWeights>(weights);
   for (const std::string& name : original->names()) {

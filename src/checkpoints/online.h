@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "base/result.h"
 #include "tensor/model_weights.h"
 
@@ -16,5 +18,7 @@ Status quantize_fp8_per_channel(tensor::ModelWeights& weights);
 /// NF4 in blocks of 64 along the row with an f32 scale, as bitsandbytes quantizes at load; a row that is no multiple of
 /// 64 stays dense, and that is said.
 Status quantize_nf4(tensor::ModelWeights& weights);
+/// The 16 values of NF4 (docs/formats.md 5.3).
+std::span<const float> nf4_values();
 
 }  // namespace tare::checkpoints

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "checkpoints/parts.h"
+#include "checkpoints/qserve_layout.h"
 
 namespace tare::checkpoints {
 
@@ -13,16 +14,8 @@ using tensor::Tensor;
 
 namespace {
 
-// Byte and nibble of code (n, k) in the interleaved order of the kernel.
 uint8_t code_at(const Buffer& data, int64_t n, int64_t k, int64_t columns) {
-  const int64_t byte = (n / 32 * (columns / 32) + k / 32) * 512 + n % 8 * 64 + k % 16 / 4 * 16 + k % 32 / 16 * 8 +
-                       n % 16 / 8 * 4 + k % 4;
-  return (static_cast<uint8_t>(data.data()[byte]) >> (n % 32 / 16 * 4)) & 15;
-}
-
-// Channel whose second-level numbers stand at position p.
-int64_t channel_at(int64_t p) {
-  return p / 32 * 32 + p % 4 * 8 + p % 32 / 4;
+  return (static_cast<uint8_t>(data.data()[qserve_byte(n, k, columns)]) >> qserve_shift(n)) & 15;
 }
 
 struct QServe {
@@ -57,15 +50,16 @@ Result<tensor::QuantizedTensor> build(const QServe& w) {
   std::vector<int8_t> minimum(scale.size());
   for (int64_t g = 0; g < groups; ++g) {
     for (int64_t p = 0; p < w.n; ++p) {
-      const auto at = static_cast<size_t>(channel_at(p) * groups + g);
+      const auto at = static_cast<size_t>(qserve_channel(p) * groups + g);
       const auto s2 = static_cast<int8_t>(w.s2.data.data()[g * w.n + p]);
       minimum[at] = static_cast<int8_t>(w.zeros.data.data()[g * w.n + p]);
       // The kernel keeps q * s2 + zero in a byte: a group that leaves it would wrap there.
       if (s2 < 0 || minimum[at] + 15 * s2 > 127) {
-        return invalid_input("second-level scale leaves int8",
-                             {.where = fmt::format("{}.s2_scales, group {}, channel {}", w.module, g, channel_at(p)),
-                              .expected = "scale >= 0 and 15 * scale + zero <= 127",
-                              .found = fmt::format("{} and {}", s2, minimum[at])});
+        return invalid_input(
+            "second-level scale leaves int8",
+            {.where = fmt::format("{}.s2_scales, group {}, channel {}", w.module, g, qserve_channel(p)),
+             .expected = "scale >= 0 and 15 * scale + zero <= 127",
+             .found = fmt::format("{} and {}", s2, minimum[at])});
       }
       scale[at] = static_cast<uint8_t>(s2);
     }

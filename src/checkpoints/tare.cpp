@@ -96,8 +96,10 @@ Result<Tensor> grid_tensor(const Grid& grid, const StoredGrid& stored, int64_t n
   return Tensor::make(dtype_of(grid.type), shape, std::move(values));
 }
 
-Result<StoredMatrix> store(const std::string& module, const QuantizedTensor& weight,
-                           const tensor::ActivationSpec& activation) {
+Result<StoredMatrix> store(const MatrixToStore& matrix, Losses&) {
+  const std::string& module = matrix.module;
+  const QuantizedTensor& weight = *matrix.weight;
+  const tensor::ActivationSpec& activation = matrix.activation;
   const QuantizedFields& f = weight.fields();
   TARE_ASSIGN(const TareScheme scheme, tare_scheme_of(weight, activation));
   StoredMatrix out{.scheme = to_json(scheme)};

@@ -10,7 +10,12 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "base/version.h"
+#include "checkpoints/awq.h"
+#include "checkpoints/bitsandbytes.h"
 #include "checkpoints/compressed_tensors.h"
+#include "checkpoints/fp8.h"
+#include "checkpoints/gptq.h"
+#include "checkpoints/qserve.h"
 #include "checkpoints/registry.h"
 #include "checkpoints/source.h"
 #include "checkpoints/tare.h"
@@ -36,48 +41,28 @@ bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF64;
 }
 
-// A dense tensor in another float type, nearest even. Errors: a value that float16 cannot hold.
-Result<Tensor> cast(const Tensor& t, DType dtype, const std::string& name) {
-  if (t.dtype == dtype) return t;
-  TARE_ASSIGN(std::vector<float> values, tensor::to_f32(t));
-  if (dtype == DType::kF32) return Tensor::from_f32(t.shape, std::move(values));
-  std::vector<uint16_t> out;
-  out.reserve(values.size());
-  for (const float v : values) {
-    out.push_back(dtype == DType::kF16 ? numerics::f32_to_f16(v) : numerics::f32_to_bf16(v));
-    if (dtype == DType::kF16 && (out.back() & 0x7fffu) >= 0x7c00u) {
-      return make_error(ErrorKind::kNotFinite, "weight does not fit float16",
-                        {.where = name, .found = fmt::format("{}", v), .hint = "use --dtype bfloat16 or float32"});
-    }
-  }
-  return Tensor::make(dtype, t.shape, Buffer::own(std::move(out)));
-}
-
 // What a weight becomes in the file.
-Result<std::vector<StoredPart>> parts_of(const WriteRequest& request, const CheckpointWriter& writer,
-                                         const std::string& name, std::vector<WrittenModule>* modules) {
+Result<StoredMatrix> parts_of(const WriteRequest& request, const CheckpointWriter& writer, const std::string& name,
+                              Losses& losses) {
   const tensor::WeightInfo& info = *request.weights->find(name);
   TARE_ASSIGN(const tensor::Weight weight, request.weights->load(name));
+  StoredMatrix out{.dense = true};
   if (const auto* quantized = std::get_if<QuantizedTensor>(&weight)) {
     if (!writer.store) {
       return unsupported("format holds dense weights only", {.where = name, .found = describe(quantized->spec())});
     }
-    const std::string module(parent_module(name));
-    TARE_ASSIGN(StoredMatrix stored, writer.store(module, *quantized, info.activation));
-    if (modules) {
-      modules->push_back({.module = module,
-                          .shape = info.shape,
-                          .spec = quantized->spec(),
-                          .activation = info.activation,
-                          .scheme = std::move(stored.scheme)});
-    }
-    return std::move(stored.parts);
+    return writer.store({.module = std::string(parent_module(name)),
+                         .weight = quantized,
+                         .activation = info.activation,
+                         .config = &request.weights->config},
+                        losses);
   }
   Tensor dense = std::get<Tensor>(weight);
   if (request.dense_dtype && is_float(dense.dtype)) {
-    TARE_ASSIGN(dense, cast(dense, *request.dense_dtype, name));
+    TARE_ASSIGN(dense, cast_dense(dense, *request.dense_dtype, name));
   }
-  return std::vector<StoredPart>{{name, std::move(dense)}};
+  out.parts.push_back({name, std::move(dense)});
+  return out;
 }
 
 // GGUF metadata that makes tokens and templates; the rest of the file is weights.
@@ -101,7 +86,12 @@ bool is_weight_file(std::string_view name) {
 }  // namespace
 
 const std::vector<CheckpointWriter>& writers() {
-  static const std::vector<CheckpointWriter> table = {tare_writer(), compressed_tensors_writer(), safetensors_writer()};
+  static const std::vector<CheckpointWriter> table = {
+      tare_writer(),        compressed_tensors_writer(), gptq_writer(),
+      gptq_v2_writer(),     gptq_planar_writer(),        awq_writer(),
+      fp8_writer(),         bitsandbytes_writer(),       qserve_writer(),
+      safetensors_writer(),
+  };
   return table;
 }
 
@@ -115,9 +105,62 @@ Result<const CheckpointWriter*> find_writer(std::string_view format) {
                      {.where = "--format", .expected = known, .found = fmt::format("'{}'", format)});
 }
 
+Result<Tensor> cast_dense(const Tensor& t, DType dtype, const std::string& name) {
+  if (t.dtype == dtype) return t;
+  TARE_ASSIGN(std::vector<float> values, tensor::to_f32(t));
+  if (dtype == DType::kF32) return Tensor::from_f32(t.shape, std::move(values));
+  std::vector<uint16_t> out;
+  out.reserve(values.size());
+  for (const float v : values) {
+    out.push_back(dtype == DType::kF16 ? numerics::f32_to_f16(v) : numerics::f32_to_bf16(v));
+    if (dtype == DType::kF16 && (out.back() & 0x7fffu) >= 0x7c00u) {
+      return make_error(ErrorKind::kNotFinite, "weight does not fit float16",
+                        {.where = name, .found = fmt::format("{}", v), .hint = "use --dtype bfloat16 or float32"});
+    }
+  }
+  return Tensor::make(dtype, t.shape, Buffer::own(std::move(out)));
+}
+
+bool is_embedding(std::string_view module) {
+  return last_part(module) == "embed_tokens";
+}
+
+Status lose_activation(const MatrixToStore& matrix, Losses& losses) {
+  if (matrix.activation.type == tensor::ActivationType::kNone) return {};
+  return losses.lose(matrix.name(), fmt::format("inputs quantized as {}: left out", describe(matrix.activation)));
+}
+
+Result<StoredMatrix> store_dense(const MatrixToStore& matrix, const std::string& why, Losses& losses) {
+  DType dtype = DType::kF32;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const json::value* value = json::find(*matrix.config, key);
+    if (!value || !value->is_string()) continue;
+    if (value->get_string() == "float16") dtype = DType::kF16;
+    if (value->get_string() == "bfloat16") dtype = DType::kBF16;
+    break;
+  }
+  TARE_TRY(losses.lose(matrix.name(), fmt::format("{}; written dense as {}", why, dtype_name(dtype))));
+  const Tensor decoded = Tensor::from_f32({matrix.weight->n(), matrix.weight->k()}, tensor::dequantize(*matrix.weight));
+  TARE_ASSIGN(Tensor dense, cast_dense(decoded, dtype, matrix.name()));
+  StoredMatrix out{.dense = true};
+  out.parts.push_back({matrix.name(), std::move(dense)});
+  return out;
+}
+
 Result<WriteReport> write_checkpoint(const WriteRequest& request) {
   TARE_ASSIGN(const CheckpointWriter* writer, find_writer(request.format));
   WriteReport report;
+  Losses losses(std::string(writer->name), request.allow_loss);
+  const tensor::KvSpec& kv = request.weights->kv;
+  if (!kv.k_dtype.empty() && !writer->holds_kv) {
+    TARE_TRY(losses.lose("KV cache", fmt::format("{}, {}: left out", kv.k_dtype, kv.v_dtype)));
+  }
+  if (writer->check) TARE_TRY(writer->check(request, losses));
+  if (writer->write) {
+    TARE_ASSIGN(report, writer->write(request, losses));
+    report.losses = losses.list();
+    return report;
+  }
   std::vector<io::TensorDeclaration> declarations;
   std::vector<WrittenModule> modules;
   std::vector<std::string> dense;
@@ -135,31 +178,35 @@ Result<WriteReport> write_checkpoint(const WriteRequest& request) {
       declarations.push_back({name, written, info.shape});
       continue;
     }
-    TARE_ASSIGN(const std::vector<StoredPart> parts, parts_of(request, *writer, name, &modules));
-    for (const StoredPart& part : parts) declarations.push_back({part.name, part.tensor.dtype, part.tensor.shape});
-  }
-  const tensor::KvSpec& kv = request.weights->kv;
-  if (!kv.k_dtype.empty() && !writer->holds_kv) {
-    const std::string loss = fmt::format("KV cache {}, {}: {} does not say it", kv.k_dtype, kv.v_dtype, writer->name);
-    if (!request.allow_loss) {
-      return unsupported("format cannot say the KV cache's type",
-                         {.where = request.format, .found = loss, .hint = "use --format tare or --allow-loss"});
+    TARE_ASSIGN(StoredMatrix stored, parts_of(request, *writer, name, losses));
+    for (const StoredPart& part : stored.parts) {
+      declarations.push_back({part.name, part.tensor.dtype, part.tensor.shape});
     }
-    report.losses.push_back(loss);
+    if (stored.dense) {
+      dense.emplace_back(parent_module(name));
+      continue;
+    }
+    modules.push_back({.module = std::string(parent_module(name)),
+                       .shape = info.shape,
+                       .spec = std::get<tensor::QuantSpec>(info.form),
+                       .activation = info.activation,
+                       .scheme = std::move(stored.scheme)});
   }
   json::object config = request.weights->config;
   config.erase("quantization_config");
   config.erase("compression_config");
-  if (!modules.empty()) {
-    TARE_ASSIGN(config["quantization_config"], writer->configuration(modules, dense, request));
+  json::object quantization;
+  if (!modules.empty() && writer->configuration) {
+    TARE_ASSIGN(quantization, writer->configuration(modules, dense, request));
+    config["quantization_config"] = quantization;
   }
   TARE_ASSIGN(io::SafetensorsWriter out,
               io::SafetensorsWriter::create_in_folder(request.folder, declarations,
                                                       {.max_shard_bytes = request.max_shard_bytes}));
   for (const std::string& name : names) {
     if (request.progress) TARE_TRY(request.progress(name));
-    TARE_ASSIGN(const std::vector<StoredPart> parts, parts_of(request, *writer, name, nullptr));
-    for (const StoredPart& part : parts) {
+    TARE_ASSIGN(const StoredMatrix stored, parts_of(request, *writer, name, losses));
+    for (const StoredPart& part : stored.parts) {
       if (!part.tensor.data.empty()) TARE_TRY(out.append(part.name, part.tensor.data.bytes()));
       io::advise(part.tensor.data, io::Advice::kDrop);
       report.tensor_bytes += static_cast<int64_t>(part.tensor.data.size());
@@ -168,6 +215,11 @@ Result<WriteReport> write_checkpoint(const WriteRequest& request) {
   TARE_ASSIGN(report.files, out.finish());
   TARE_TRY(write_file_atomically((fs::path(request.folder) / "config.json").string(),
                                  boost::json::serialize(config) + "\n"));
+  if (!writer->config_file.empty() && !quantization.empty()) {
+    TARE_TRY(write_file_atomically((fs::path(request.folder) / writer->config_file).string(),
+                                   boost::json::serialize(quantization) + "\n"));
+  }
+  report.losses.insert(report.losses.end(), losses.list().begin(), losses.list().end());
   return report;
 }
 
@@ -184,9 +236,10 @@ bool describes_quantization(const std::string& name) {
 
 }  // namespace
 
-Result<SideFiles> copy_side_files(const std::string& source, const std::string& folder) {
+Result<SideFiles> copy_side_files(const std::string& source, const std::string& folder, std::string_view format) {
   SideFiles out;
   TARE_ASSIGN(const Source opened, open_source(source));
+  if (!opened.gguf.empty() && format == "gguf") return out;
   if (!opened.gguf.empty()) {
     TARE_TRY(write_vocabulary(opened.gguf.front(), (fs::path(folder) / "tokenizer.gguf").string()));
     out.copied.push_back("tokenizer.gguf");

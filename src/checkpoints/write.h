@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/result.h"
+#include "checkpoints/losses.h"
 #include "checkpoints/manifest.h"
 #include "io/output_file.h"
 #include "tensor/model_weights.h"
@@ -32,9 +33,21 @@ struct WrittenModule {
 struct StoredMatrix {
   std::vector<StoredPart> parts;
   json::object scheme;
+  bool dense = false;  // the format keeps this matrix unquantized
+};
+
+/// A quantized matrix on its way into a file.
+struct MatrixToStore {
+  std::string module;
+  const tensor::QuantizedTensor* weight = nullptr;
+  tensor::ActivationSpec activation;
+  const json::object* config = nullptr;  // of the model
+
+  std::string name() const { return module + ".weight"; }
 };
 
 struct WriteRequest;
+struct WriteReport;
 
 /// How a format is written. One function returns it, in the format's file; writers() lists them.
 struct CheckpointWriter {
@@ -42,13 +55,17 @@ struct CheckpointWriter {
   std::string_view writes;  // in words, for the table of methods
   bool holds_kv = false;    // its configuration says what the KV cache should be
 
-  /// The tensors of one quantized matrix, without copying where the layout allows. Nothing may be lost: what the format
-  /// cannot say is an error (kUnsupported) that names it. nullptr: the format holds dense weights only.
-  Result<StoredMatrix> (*store)(const std::string& module, const tensor::QuantizedTensor& weight,
-                                const tensor::ActivationSpec& activation) = nullptr;
-  /// quantization_config for config.json. `dense`: names of matrices that stay dense.
+  /// The tensors of one quantized matrix, without copying where the layout allows. Nothing is lost without a word: what
+  /// the format cannot say goes through `losses`. nullptr: the format holds dense weights only. Called twice a matrix.
+  Result<StoredMatrix> (*store)(const MatrixToStore& matrix, Losses& losses) = nullptr;
+  /// quantization_config for config.json; nullptr: the format has none. `dense`: names of matrices that stay dense.
   Result<json::object> (*configuration)(const std::vector<WrittenModule>& modules,
                                         const std::vector<std::string>& dense, const WriteRequest& request) = nullptr;
+  std::string_view config_file;  // a second home of the configuration, where older readers look for it
+  /// What else the format cannot say of this model (dense weights included), before anything is written.
+  Status (*check)(const WriteRequest& request, Losses& losses) = nullptr;
+  /// A format with a container of its own writes everything itself.
+  Result<WriteReport> (*write)(const WriteRequest& request, Losses& losses) = nullptr;
 };
 
 const std::vector<CheckpointWriter>& writers();
@@ -59,7 +76,8 @@ Result<const CheckpointWriter*> find_writer(std::string_view format);
 /// write them.
 struct WriteRequest {
   std::string folder;  // exists
-  std::string format;  // "tare", "compressed-tensors", "safetensors"
+  std::string format;  // a name of writers()
+  std::string source;  // the model it is made from: a GGUF takes the tokenizer from there
   const tensor::ModelWeights* weights = nullptr;
   json::object settings;  // more keys for quantization_config, where the format takes any: scheme, calibration, ...
   std::optional<tensor::DType> dense_dtype;  // of dense weights; nothing: as they are
@@ -74,6 +92,16 @@ struct WriteReport {
   std::vector<std::string> losses;  // "model.embed_tokens.weight: F32 rounded to BF16"
 };
 
+/// A matrix that the format cannot hold quantized, decoded to the model's own 16-bit type (or to F32): a loss of size,
+/// and of digits where 16 bits round. `why` for the message.
+Result<StoredMatrix> store_dense(const MatrixToStore& matrix, const std::string& why, Losses& losses);
+/// For formats of weights only: quantized inputs are a loss.
+Status lose_activation(const MatrixToStore& matrix, Losses& losses);
+/// True for an embedding table: most formats keep it dense.
+bool is_embedding(std::string_view module);
+/// A dense tensor in another float type, nearest even. Errors: a value that float16 cannot hold.
+Result<tensor::Tensor> cast_dense(const tensor::Tensor& t, tensor::DType dtype, const std::string& name);
+
 /// Writes weights and config.json. Errors: kUnsupported (what the format cannot say); kIo; whatever loading says.
 Result<WriteReport> write_checkpoint(const WriteRequest& request);
 
@@ -87,7 +115,7 @@ struct SideFiles {
 /// Copies everything beside the weights of the model at `source` into `folder`: all files but weights, their index,
 /// config.json, an older manifest and the files in which formats keep their quantization settings. A GGUF holds its
 /// vocabulary and template in its metadata: they are written as `tokenizer.gguf` (metadata only), which the tokenizer's
-/// loader reads.
-Result<SideFiles> copy_side_files(const std::string& source, const std::string& folder);
+/// loader reads; not so for `format` gguf, whose file holds them itself.
+Result<SideFiles> copy_side_files(const std::string& source, const std::string& folder, std::string_view format = {});
 
 }  // namespace tare::checkpoints
