@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <numeric>
 
 #include "base/json.h"
@@ -15,20 +14,6 @@
 
 namespace tare {
 namespace {
-
-// The model of `make demo`; TARE_DEMO_MODEL names another place.
-std::string real_model() {
-  const char* set = std::getenv("TARE_DEMO_MODEL");
-  const std::string path = set ? set : "build/demo/SmolLM2-135M-Instruct.Q4_1.gguf";
-  return std::filesystem::exists(path) ? path : "";
-}
-
-#define TARE_NEEDS_REAL_MODEL(variable)                                                   \
-  const std::string variable = real_model();                                              \
-  if (variable.empty()) {                                                                 \
-    if (std::getenv("CI")) FAIL() << "the demo model is missing in CI";                   \
-    GTEST_SKIP() << "skipped: needs the demo model (tools/get_demo_model.sh fetches it)"; \
-  }
 
 struct Loaded {
   ThreadPool pool{owned_cpu_count()};
@@ -59,7 +44,7 @@ json::value document(const std::string& path) {
 }
 
 TEST(RealModel, LogitsAndGreedyTokens) {
-  TARE_NEEDS_REAL_MODEL(path);
+  TARE_NEEDS_DEMO_MODEL(path);
   TARE_NEEDS_FIXTURE(fixture, "smollm2/logits.json");
   Loaded loaded(path, 256);
   const auto vocab = loaded.scorer->vocab_size();
@@ -94,7 +79,7 @@ TEST(RealModel, LogitsAndGreedyTokens) {
 }
 
 TEST(RealModel, WindowsOfWikiText) {
-  TARE_NEEDS_REAL_MODEL(path);
+  TARE_NEEDS_DEMO_MODEL(path);
   TARE_NEEDS_FIXTURE(fixture, "smollm2/ppl.json");
   TARE_NEEDS_FIXTURE(text_path, "../data/wikitext-2-raw/wiki.test.joined.txt");
   const text::Tokenizer tokenizer = *checkpoints::load_tokenizer(path);
@@ -109,7 +94,7 @@ TEST(RealModel, WindowsOfWikiText) {
 }
 
 TEST(RealModel, TokenizerAndChatTemplate) {
-  TARE_NEEDS_REAL_MODEL(path);
+  TARE_NEEDS_DEMO_MODEL(path);
   TARE_NEEDS_FIXTURE(token_path, "smollm2/tokens.json");
   TARE_NEEDS_FIXTURE(chat_path, "smollm2/chat.json");
   const text::Tokenizer tokenizer = *checkpoints::load_tokenizer(path);

@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-
 #include "base/json.h"
 #include "checkpoints/checkpoint.h"
 #include "model/weight_plan.h"
@@ -12,8 +9,6 @@
 
 namespace tare::quantize {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::shared_ptr<const tensor::ModelWeights> load(const std::string& path) {
   auto loaded = checkpoints::load_checkpoint(path);
@@ -106,7 +101,6 @@ TEST(Pipeline, OneTableForTiedHeads) {
 
 TEST(Pipeline, RefusesToRoundTwiceUnlessAsked) {
   TARE_NEEDS_FIXTURE(path, "checkpoints/gptq-4bit-g128-sym");
-  if (!fs::exists(path)) GTEST_SKIP() << "no such checkpoint";
   const auto source = load(path);
   const auto arch = *model::describe_architecture(source->config);
   ThreadPool pool(1);
@@ -152,21 +146,10 @@ TEST(Pipeline, GptqSeesDataAndSaysWhatItGained) {
   EXPECT_FALSE(calibration_windows(tokens, 4, 1000).ok());
 }
 
-std::string real_model() {
-  if (const char* path = std::getenv("TARE_MODEL")) return path;
-  std::error_code ec;
-  for (fs::recursive_directory_iterator it("build", ec), end; !ec && it != end; it.increment(ec)) {
-    if (it->path().filename() == "SmolLM2-135M-Instruct.Q4_1.gguf") return it->path().string();
-    if (it.depth() > 2) it.disable_recursion_pending();
-  }
-  return {};
-}
-
 // The weight errors that the reference implementation stored for its round-to-nearest variants of the real model.
 TEST(RealModelWeights, ErrorsOfTheStoredVariants) {
   TARE_NEEDS_FIXTURE(path, "smollm2/ppl.json");
-  const std::string model = real_model();
-  if (model.empty()) GTEST_SKIP() << "skipped: no real model (make demo fetches it; TARE_MODEL names one)";
+  TARE_NEEDS_DEMO_MODEL(model);
   const auto source = load(model);
   const auto arch = *model::describe_architecture(source->config);
   const json::value stored = *json::parse_file(path);

@@ -20,6 +20,12 @@ std::optional<std::string> fixtures_root() {
   return fs::exists(beside) ? std::optional<std::string>(fs::absolute(beside).string()) : std::nullopt;
 }
 
+std::optional<std::string> demo_model() {
+  const char* set = std::getenv("TARE_DEMO_MODEL");
+  const std::string path = set ? set : "build/demo/SmolLM2-135M-Instruct.Q4_1.gguf";
+  return fs::exists(path) ? std::optional<std::string>(path) : std::nullopt;
+}
+
 std::string read_fixture(const std::string& path) {
   if (fs::exists(path)) {
     std::ifstream in(path, std::ios::binary);

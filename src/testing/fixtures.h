@@ -15,6 +15,10 @@ std::optional<std::string> fixtures_root();
 /// error.
 std::string read_fixture(const std::string& path);
 
+/// The small real model of `make demo`: $TARE_DEMO_MODEL, else its place in the build folder. Nothing when it is
+/// absent.
+std::optional<std::string> demo_model();
+
 /// A scratch folder, removed at exit of the process.
 std::string scratch_directory(const std::string& name);
 
@@ -29,3 +33,12 @@ std::string scratch_directory(const std::string& name);
     GTEST_SKIP() << "skipped: needs " << relative << " (set TARE_FIXTURES to the folder of the reference data)"; \
   }                                                                                                              \
   const std::string variable = *variable##_root_ + "/" + (relative)
+
+// The same for a test that runs the small real model.
+#define TARE_NEEDS_DEMO_MODEL(variable)                                                   \
+  const auto variable##_found_ = ::tare::testing::demo_model();                           \
+  if (!variable##_found_) {                                                               \
+    if (std::getenv("CI")) FAIL() << "the demo model is missing in CI";                   \
+    GTEST_SKIP() << "skipped: needs the demo model (tools/get_demo_model.sh fetches it)"; \
+  }                                                                                       \
+  const std::string variable = *variable##_found_
