@@ -67,7 +67,13 @@ Result<double> fold_error(const Block& candidate, BlockData& data, Site site, co
   return output_error(*gram, d.data(), m.n, data.products());
 }
 
-Status scale_site(Block& block, BlockData& data, Site site, int steps, TransformReport& report) {
+// What the unchanged block showed. A factor at one site leaves what the others read as it was.
+struct Seen {
+  BlockStatistics statistics;
+  Gram out, down;
+};
+
+Status scale_site(Block& block, BlockData& data, Site site, int steps, const Seen& seen, TransformReport& report) {
   const std::vector<size_t> readers = block.reading(site);
   if (std::all_of(readers.begin(), readers.end(), [&](size_t i) { return block.matrices[i].scheme.keep; })) return {};
   const Status fits = can_fold(block, site);
@@ -75,35 +81,40 @@ Status scale_site(Block& block, BlockData& data, Site site, int steps, Transform
     report.notes.push_back(fits.error().message());
     return {};
   }
-  TARE_ASSIGN(const BlockStatistics* statistics, data.statistics(block));
-  const std::vector<float> x = per_factor_mean(block, site, statistics->at(site).absmean);
+  const std::vector<float> x = per_factor_mean(block, site, seen.statistics.at(site).absmean);
   const std::vector<float> share = per_factor_mean(block, site, column_share(block, site));
-  Gram gram;
-  const bool linear = site == Site::kOut || site == Site::kDown;
-  if (linear) {
-    TARE_ASSIGN(const Gram* now, data.gram(block, site));
-    gram = *now;
-  }
+  const Gram* gram = site == Site::kOut ? &seen.out : site == Site::kDown ? &seen.down : nullptr;
   const std::vector<float> ones(static_cast<size_t>(block.width(site)), 1.0f);
-  TARE_ASSIGN(const double before, fold_error(block, data, site, linear ? &gram : nullptr, ones));
+  TARE_ASSIGN(const double before, fold_error(block, data, site, gram, ones));
   double least = before;
   std::vector<float> best;
-  std::string how = "none";
-  for (const bool weighed : {false, true}) {
-    for (int i = weighed ? 0 : 1; i < steps; ++i) {
-      const double ratio = static_cast<double>(i) / steps;
-      const std::vector<float> factors = factors_of(x, share, ratio, weighed);
-      Block candidate = block;
-      TARE_TRY(fold_factors(candidate, site, factors));
-      const std::vector<float> spread = spread_factors(block, site, factors);
-      TARE_ASSIGN(const double error, fold_error(candidate, data, site, linear ? &gram : nullptr, spread));
-      if (error < least) {
-        least = error;
-        best = factors;
-        how = fmt::format("{:.2f}{}", ratio, weighed ? " weighed" : "");
-      }
+  int best_step = -1;
+  bool best_weighed = false;
+  const auto attempt = [&](int step, bool weighed) -> Status {
+    if (step < 0 || step >= steps || (step == 0 && !weighed)) return {};  // step 0 of the plain form changes nothing
+    const std::vector<float> factors = factors_of(x, share, static_cast<double>(step) / steps, weighed);
+    Block candidate = block;
+    TARE_TRY(fold_factors(candidate, site, factors));
+    const std::vector<float> spread = spread_factors(block, site, factors);
+    TARE_ASSIGN(const double error, fold_error(candidate, data, site, gram, spread));
+    if (error < least) {
+      least = error;
+      best = factors;
+      best_step = step;
+      best_weighed = weighed;
     }
+    return {};
+  };
+  // The error is smooth in the ratio: every other step first, then the neighbours of the best.
+  for (const bool weighed : {false, true}) {
+    for (int step = 0; step < steps; step += 2) TARE_TRY(attempt(step, weighed));
   }
+  if (const int around = best_step; around >= 0) {
+    for (const int step : {around - 1, around + 1}) TARE_TRY(attempt(step, best_weighed));
+  }
+  const std::string how =
+      best.empty() ? "none"
+                   : fmt::format("{:.2f}{}", static_cast<double>(best_step) / steps, best_weighed ? " weighed" : "");
   if (!best.empty()) TARE_TRY(fold_factors(block, site, best));
   constexpr const char* kNames[] = {"qkv", "o", "gate_up", "down"};
   const std::string name = kNames[static_cast<size_t>(site)];
@@ -118,9 +129,18 @@ Result<TransformReport> awq_scales(Block& block, BlockData& data, const Transfor
   TransformReport report{.name = "awq", .layer = block.layer};
   const int steps = static_cast<int>(context.setting("awq.steps", 20));
   if (steps < 1) return invalid_input("too few steps", {.where = "awq.steps", .found = fmt::format("{}", steps)});
+  Seen seen;
+  {
+    TARE_ASSIGN(const BlockStatistics* statistics, data.statistics(block));
+    seen.statistics = *statistics;
+    TARE_ASSIGN(const Gram* out, data.gram(block, Site::kOut));
+    seen.out = *out;
+    TARE_ASSIGN(const Gram* down, data.gram(block, Site::kDown));
+    seen.down = *down;
+  }
   for (const Site site : {Site::kQkv, Site::kOut, Site::kGateUp, Site::kDown}) {
     if (site == Site::kOut && context.setting("awq.o", 1) == 0) continue;
-    TARE_TRY(scale_site(block, data, site, steps, report));
+    TARE_TRY(scale_site(block, data, site, steps, seen, report));
   }
   return report;
 }

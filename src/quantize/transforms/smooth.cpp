@@ -32,7 +32,9 @@ struct Search {
   float floor = 0;
 };
 
-Status smooth_site(Block& block, BlockData& data, const Search& search, TransformReport& report) {
+// statistics: of the unchanged block; a factor at one site leaves what the others read as it was.
+Status smooth_site(Block& block, BlockData& data, const Search& search, const BlockStatistics& statistics,
+                   TransformReport& report) {
   const Site site = search.site;
   if (!quantized_at(block, site)) return {};
   const Status fits = can_fold(block, site);
@@ -40,8 +42,7 @@ Status smooth_site(Block& block, BlockData& data, const Search& search, Transfor
     report.notes.push_back(fits.error().message());
     return {};
   }
-  TARE_ASSIGN(const BlockStatistics* statistics, data.statistics(block));
-  std::vector<float> x = per_factor_max(block, site, statistics->at(site).absmax);
+  std::vector<float> x = per_factor_max(block, site, statistics.at(site).absmax);
   std::vector<float> w = per_factor_max(block, site, column_absmax(block, site));
   for (float& v : x) v = std::max(v, search.floor);
   for (float& v : w) v = std::max(v, search.floor);
@@ -80,23 +81,27 @@ Status smooth_site(Block& block, BlockData& data, const Search& search, Transfor
 
 Result<TransformReport> smooth_outputs(Block& block, BlockData& data, const TransformContext& context) {
   TransformReport report{.name = "smooth_outputs", .layer = block.layer};
+  TARE_ASSIGN(const BlockStatistics* seen, data.statistics(block));
+  const BlockStatistics statistics = *seen;
   Search search{.site = Site::kDown, .fixed = context.setting("smooth_outputs.alpha", -1)};
   for (int i = 0; i <= 7; ++i) search.strengths.push_back(0.05 * i);
   if (context.setting("smooth_outputs.o", 0) != 0) {
     search.site = Site::kOut;
-    TARE_TRY(smooth_site(block, data, search, report));
+    TARE_TRY(smooth_site(block, data, search, statistics, report));
     search.site = Site::kDown;
   }
-  TARE_TRY(smooth_site(block, data, search, report));
+  TARE_TRY(smooth_site(block, data, search, statistics, report));
   return report;
 }
 
 Result<TransformReport> smoothquant(Block& block, BlockData& data, const TransformContext& context) {
   TransformReport report{.name = "smoothquant", .layer = block.layer};
+  TARE_ASSIGN(const BlockStatistics* seen, data.statistics(block));
+  const BlockStatistics statistics = *seen;
   for (const Site site : {Site::kQkv, Site::kGateUp}) {
     Search search{.site = site, .fixed = context.setting("smoothquant.alpha", -1), .floor = kFloor};
     for (int i = 3; i <= 9; ++i) search.strengths.push_back(0.1 * i);
-    TARE_TRY(smooth_site(block, data, search, report));
+    TARE_TRY(smooth_site(block, data, search, statistics, report));
   }
   return report;
 }
