@@ -39,13 +39,13 @@ Result<StoredMatrix> store(const MatrixToStore& matrix, Losses& losses) {
   if (m.n % 8 != 0 || k % 8 != 0)
     return losses.refuse(where, fmt::format("[{}, {}]: both must be multiples of 8", m.n, k));
   std::string why;
-  if (m.bits != 4) why = fmt::format("{} bits, where AWQ has 4", m.bits);
   if (k % m.group != 0) why = fmt::format("groups of {} over {} columns: the last one is short", m.group, k);
   if (!m.group_of_k.empty()) why = "an order of groups (act-order)";
   const auto outside = [](int32_t z) { return z < 0 || z > 15; };
   if (m.zero ? outside(*m.zero) : std::any_of(m.zeros.begin(), m.zeros.end(), outside)) {
     why = "zero points outside 0..15";
   }
+  if (m.bits != 4) why = fmt::format("{} bits, where AWQ has 4", m.bits);
   if (!why.empty()) {
     TARE_ASSIGN(m, round_again(*matrix.weight, where, 4, group, why, losses));
   }

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+
+#include "checkpoints/gguf.h"
 
 namespace tare::checkpoints {
 
@@ -25,25 +28,25 @@ Result<std::vector<WeightDifference>> compare_weights(const tensor::ModelWeights
                                                       const tensor::ModelWeights& right,
                                                       const std::function<Status(const std::string&)>& progress) {
   std::vector<WeightDifference> out;
-  for (const std::string& name : right.names()) {
-    if (!left.contains(name)) out.push_back({name, "is new"});
-  }
+  std::set<std::string> seen;
   for (const std::string& name : left.names()) {
     if (progress) TARE_TRY(progress(name));
-    if (!right.contains(name)) {
+    const std::string there = right.contains(name) ? name : gguf_weight_spelling(name);
+    if (!right.contains(there)) {
       out.push_back({name, "is missing"});
       continue;
     }
+    seen.insert(there);
     TARE_ASSIGN(const tensor::Weight a, left.load(name));
-    TARE_ASSIGN(const tensor::Weight b, right.load(name));
+    TARE_ASSIGN(const tensor::Weight b, right.load(there));
     const tensor::Shape shape = tensor::shape_of(a);
     if (shape != tensor::shape_of(b)) {
       out.push_back({name, fmt::format("shape {} instead of {}", tensor::shape_text(tensor::shape_of(b)),
                                        tensor::shape_text(shape))});
       continue;
     }
-    if (left.find(name)->activation != right.find(name)->activation) {
-      out.push_back({name, fmt::format("inputs {} instead of {}", describe(right.find(name)->activation),
+    if (left.find(name)->activation != right.find(there)->activation) {
+      out.push_back({name, fmt::format("inputs {} instead of {}", describe(right.find(there)->activation),
                                        describe(left.find(name)->activation))});
     }
     TARE_ASSIGN(const int64_t count, tensor::element_count(shape));
@@ -65,6 +68,9 @@ Result<std::vector<WeightDifference>> compare_weights(const tensor::ModelWeights
     }
     if (different > 0)
       out.push_back({name, fmt::format("{} values differ, by at most {:.3g}", different, worst), worst});
+  }
+  for (const std::string& name : right.names()) {
+    if (seen.count(name) == 0) out.push_back({name, "is new"});
   }
   return out;
 }

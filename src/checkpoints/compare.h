@@ -17,8 +17,8 @@ struct WeightDifference {
 };
 
 /// Dequantizes both models, one weight at a time, and compares every value (as f32; the sign of a zero does not count)
-/// and what happens to the inputs. Empty: they are the same function. progress: before each weight.
-/// Errors: whatever loading says.
+/// and what happens to the inputs; the spellings of Mixtral's experts count as one. Empty: they are the same function.
+/// progress: before each weight. Errors: whatever loading says.
 Result<std::vector<WeightDifference>> compare_weights(const tensor::ModelWeights& left,
                                                       const tensor::ModelWeights& right,
                                                       const std::function<Status(const std::string&)>& progress = {});

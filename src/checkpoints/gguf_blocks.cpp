@@ -17,30 +17,6 @@ using tensor::QuantSpec;
 
 namespace {
 
-// Where the parts of one block go.
-struct BlockOut {
-  uint8_t* codes;      // packed codes of the block
-  uint8_t* a;          // inner scales, one byte each (or f16 when the type has 16-bit ones)
-  uint8_t* b;          // inner minima
-  uint8_t* outer;      // f16
-  uint8_t* outer_min;  // f16
-};
-
-using Unpack = void (*)(const uint8_t* block, const BlockOut& out);
-
-// One ggml type. inner: elements that share one inner scale; outer: elements of a super-block that share one f16.
-struct BlockLayout {
-  std::string_view name;
-  CodeKind kind;
-  int bits;
-  int inner;
-  GridType a;
-  std::optional<GridType> b;
-  bool outer;
-  std::optional<float> zero;
-  Unpack unpack;
-};
-
 void copy_half(uint8_t* out, const uint8_t* in) {
   std::memcpy(out, in, 2);
 }
@@ -293,6 +269,15 @@ const BlockLayout* find_layout(const io::GgmlType& type) {
 
 }  // namespace
 
+std::span<const BlockLayout> ggml_layouts() {
+  return kLayouts;
+}
+
+std::span<const float> ggml_lut(int bits) {
+  if (bits == 1) return kSigns;
+  return kIq4Values;
+}
+
 Result<std::variant<DType, QuantSpec>> ggml_form(const io::GgmlType& type, int64_t n, int64_t k, bool scaled,
                                                  std::string_view name) {
   using Form = std::variant<DType, QuantSpec>;
@@ -362,11 +347,8 @@ Result<tensor::QuantizedTensor> repack_ggml(const io::GgmlType& type, const Buff
   tensor::QuantizedFields f{.n = n, .k = k, .kind = layout->kind, .bits = layout->bits};
   f.codes = Buffer::own(std::move(codes));
   if (layout->kind == CodeKind::kLut) {
-    if (layout->bits == 1) {
-      f.lut.assign(kSigns.begin(), kSigns.end());
-    } else {
-      f.lut.assign(kIq4Values.begin(), kIq4Values.end());
-    }
+    const std::span<const float> lut = ggml_lut(layout->bits);
+    f.lut.assign(lut.begin(), lut.end());
   }
   if (layout->zero) f.z = *layout->zero;
   TARE_ASSIGN(f.a, Grid::make(layout->a, n, k, 1, layout->inner, Buffer::own(std::move(a))));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/buffer.h"
@@ -10,6 +11,31 @@
 #include "tensor/quantized_tensor.h"
 
 namespace tare::checkpoints {
+
+/// Where the parts of one block go.
+struct BlockOut {
+  uint8_t* codes;      // packed codes of the block
+  uint8_t* a;          // inner scales, one byte each (or f16 when the type has 16-bit ones)
+  uint8_t* b;          // inner minima
+  uint8_t* outer;      // f16
+  uint8_t* outer_min;  // f16
+};
+
+/// One ggml block type. inner: elements that share one inner scale; outer: a super-block shares one f16.
+struct BlockLayout {
+  std::string_view name;
+  tensor::CodeKind kind;
+  int bits;
+  int inner;
+  tensor::GridType a;
+  std::optional<tensor::GridType> b;
+  bool outer;
+  std::optional<float> zero;
+  void (*unpack)(const uint8_t* block, const BlockOut& out);
+};
+std::span<const BlockLayout> ggml_layouts();
+/// Values of table-coded types: 1 bit (Q1_0) or 4 (IQ4).
+std::span<const float> ggml_lut(int bits);
 
 /// What a ggml block type becomes: a quantized form, a dense dtype, or a refusal with its reason.
 /// n, k: the matrix [N, K]; scaled: a tensor scale stands beside it (NVFP4).

@@ -161,6 +161,7 @@ Result<text::Tokenizer> tokenizer_of_gguf(const std::string& path) {
   }
   TARE_ASSIGN(vocabulary.tokens, strings_or_none(file, ggml + "tokens"));
   TARE_ASSIGN(vocabulary.merges, strings_or_none(file, ggml + "merges"));
+  vocabulary.has_merges = file.find(ggml + "merges") != nullptr;
   if (file.find(ggml + "scores")) {
     TARE_ASSIGN(vocabulary.scores, file.get_floats(ggml + "scores"));
   }

@@ -14,6 +14,7 @@
 #include "checkpoints/bitsandbytes.h"
 #include "checkpoints/compressed_tensors.h"
 #include "checkpoints/fp8.h"
+#include "checkpoints/gguf.h"
 #include "checkpoints/gptq.h"
 #include "checkpoints/qserve.h"
 #include "checkpoints/registry.h"
@@ -87,10 +88,8 @@ bool is_weight_file(std::string_view name) {
 
 const std::vector<CheckpointWriter>& writers() {
   static const std::vector<CheckpointWriter> table = {
-      tare_writer(),        compressed_tensors_writer(), gptq_writer(),
-      gptq_v2_writer(),     gptq_planar_writer(),        awq_writer(),
-      fp8_writer(),         bitsandbytes_writer(),       qserve_writer(),
-      safetensors_writer(),
+      tare_writer(), compressed_tensors_writer(), gptq_writer(),   gptq_v2_writer(), gptq_planar_writer(), awq_writer(),
+      fp8_writer(),  bitsandbytes_writer(),       qserve_writer(), gguf_writer(),    safetensors_writer(),
   };
   return table;
 }
@@ -265,6 +264,7 @@ Result<SideFiles> copy_side_files(const std::string& source, const std::string& 
       out.notes.push_back(fmt::format("{} left out: it describes how the source was quantized", name));
       continue;
     }
+    if (name == "tokenizer.gguf" && format == "gguf") continue;  // its metadata goes into the model's file
     if (is_weight_file(name) && name != "tokenizer.gguf") {
       if (!name.ends_with(".safetensors") && !name.ends_with(".index.json")) out.left_out.push_back(name);
       continue;

@@ -2,6 +2,7 @@
 // the tensors must be the same bytes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -101,6 +102,47 @@ TEST_P(Golden, IsWrittenAgainByteForByte) {
         << name;
   }
 }
+
+class GoldenGguf : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenGguf, IsWrittenAgainByteForByte) {
+  TARE_NEEDS_FIXTURE(path, std::string("checkpoints/") + GetParam() + "/model.gguf");
+  const auto weights = load_checkpoint(path);
+  ASSERT_TRUE(weights.ok()) << weights.error().message();
+  const std::string folder = testing::scratch_directory(std::string("rewrite_") + GetParam());
+  const auto report = write_checkpoint({.folder = folder, .format = "gguf", .source = path, .weights = &*weights});
+  ASSERT_TRUE(report.ok()) << report.error().message();
+  EXPECT_TRUE(report->losses.empty()) << report->losses.front();
+  const auto a = io::open_gguf(path);
+  const auto b = io::open_gguf(folder + "/model.gguf");
+  ASSERT_TRUE(a.ok() && b.ok());
+  ASSERT_EQ(a->tensors.size(), b->tensors.size());
+  for (const io::GgufTensor& t : a->tensors) {
+    const io::GgufTensor* again = b->find_tensor(t.name);
+    ASSERT_TRUE(again) << t.name;
+    EXPECT_EQ(t.type->name, again->type->name) << t.name;
+    EXPECT_EQ(t.shape, again->shape) << t.name;
+    EXPECT_TRUE(t.data.size() == again->data.size() &&
+                std::memcmp(t.data.data(), again->data.data(), t.data.size()) == 0)
+        << t.name;
+  }
+  ASSERT_EQ(a->metadata.size(), b->metadata.size());
+  for (size_t i = 0; i < a->metadata.size(); ++i) {
+    EXPECT_EQ(a->metadata[i].key, b->metadata[i].key);
+    EXPECT_TRUE(std::ranges::equal(a->metadata[i].value.raw, b->metadata[i].value.raw)) << a->metadata[i].key;
+    EXPECT_EQ(a->metadata[i].value.strings, b->metadata[i].value.strings) << a->metadata[i].key;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tools, GoldenGguf,
+                         ::testing::Values("gguf-q4_0", "gguf-q4_k_m", "gguf-q2_k", "gguf-mxfp4-pure", "gguf-tq2_0",
+                                           "gguf-q1_0", "gguf-T2-q8_0", "gguf-T2-q5_1", "gguf-T2-q4_k_m",
+                                           "gguf-T2-iq4_xs", "gguf-T4-q4_0", "gguf-T4-q4_k_m", "gguf-T4-mxfp4"),
+                         [](const auto& row) {
+                           std::string out = row.param;
+                           for (char& c : out) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           return out;
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Tools, Golden, ::testing::ValuesIn(kRewrites), name_of);
 

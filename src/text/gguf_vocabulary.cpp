@@ -199,7 +199,8 @@ Result<Tokenizer> load_bpe(const GgufVocabulary& vocabulary, const GgufPreTokeni
     }
     merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
   }
-  if (merges.empty()) return invalid_input("tokenizer.ggml.merges is missing", {.where = std::string(where)});
+  if (merges.empty() && !vocabulary.has_merges)
+    return invalid_input("tokenizer.ggml.merges is missing", {.where = std::string(where)});
   BpeOptions options;
   options.ignore_merges = entry.ignore_merges;
   if (entry.pieces_of_text) {

@@ -19,6 +19,7 @@ struct GgufVocabulary {
   std::vector<float> scores;        // SentencePiece and Unigram: one a token
   std::vector<int32_t> token_type;  // 1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte; may be empty
   std::vector<std::string> merges;  // "left right"
+  bool has_merges = false;          // the key is there, if only with an empty list: every character is a piece
   std::optional<int64_t> bos_id, eos_id, unknown_id, padding_id, eot_id, mask_id;
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_whitespaces;
   std::string precompiled_charsmap;  // bytes
