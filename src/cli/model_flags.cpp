@@ -43,9 +43,6 @@ Result<runtime::LoadedModel> open_model(Context& context, const std::string& pat
                                  progress->advance(done - shown);
                                  shown = done;
                                }};
-  std::vector<kernels::Rejection> dropped;
-  options.registry =
-      kernels::available_linear_kernels(options.registry, context.capabilities(), context.pool(), &dropped);
   TARE_ASSIGN(runtime::LoadedModel model, runtime::load_model(path, options, context.pool()));
   for (const std::string& note : model.notes) log::info("{}: {}", path, note);
   return model;

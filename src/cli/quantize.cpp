@@ -109,7 +109,6 @@ Status run(Context& context, Flags& flags) {
                 tokenizer.encode(content, {.add_special = false, .specials_as_text = true}));
     const std::vector<int32_t>& ids = encoded.ids;
     TARE_ASSIGN(options.calibration, quantize::calibration_windows(ids, flags.samples, flags.sequence_length));
-    options.kernels = kernels::available_linear_kernels(options.kernels, options.caps, context.pool());
   }
   // Made before the work: a name that is taken is told now.
   if (flags.overwrite) TARE_TRY(checkpoints::check_replaceable(flags.out, flags.model));

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -131,12 +133,32 @@ Result<Selection> select_linear(const LinearRegistry& registry, const LinearProb
                                 const machine::Capabilities& caps, std::string_view forced = {});
 
 /// Whether the kernel computes on this machine what the reference computes: small problems of every form it claims, at
-/// several M. A mismatch names form, shape and the two values. Milliseconds.
+/// several M. A mismatch names form, shape and the two values.
 Status self_test(const LinearKernel& kernel, const machine::Capabilities& caps, ThreadPool& pool);
 
-/// Kernels that `caps` has and that pass their self-test, in the order of `registry`; what was dropped, and why, goes
-/// to `dropped`. Run once at start-up.
+/// Kernels that `caps` has and that pass their self-test on every form they claim, in the order of `registry`; what was
+/// dropped, and why, goes to `dropped`. For reports: running models test what they use (SelfTests).
 LinearRegistry available_linear_kernels(const LinearRegistry& registry, const machine::Capabilities& caps,
                                         ThreadPool& pool, std::vector<Rejection>* dropped = nullptr);
+
+/// Self-tests on first use, remembered: a kernel is tried on the forms of weight it is about to run, on matrices that
+/// end inside a panel, a column block and a group, at several M. About 20 ms each. One thread at a time.
+class SelfTests {
+ public:
+  /// Tests with one thread of `pool`'s machine, the first time; then gives what was found.
+  const Status& check(const LinearKernel& kernel, const LinearProblem& problem, const machine::Capabilities& caps);
+  int64_t made() const { return static_cast<int64_t>(results_.size()); }
+  /// True the first time: landing on the reference row is told once.
+  bool first_reference() { return !std::exchange(reference_told_, true); }
+
+ private:
+  std::map<std::string, Status> results_;
+  bool reference_told_ = false;
+};
+
+/// As above, but a kernel that fails its self-test is passed over with that reason (forced: an error), and the log
+/// warns of it; it also warns, once, when no kernel but the reference takes a matrix.
+Result<Selection> select_linear(const LinearRegistry& registry, const LinearProblem& problem,
+                                const machine::Capabilities& caps, std::string_view forced, SelfTests& tests);
 
 }  // namespace tare::kernels

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include "base/log.h"
 #include "kernels/linear.h"
+#include "kernels/reference/gemm.h"
 
 namespace tare::kernels {
 
@@ -16,8 +18,10 @@ Verdict ask(const LinearKernel& kernel, const LinearProblem& problem, const mach
 
 }  // namespace
 
-Result<Selection> select_linear(const LinearRegistry& registry, const LinearProblem& problem,
-                                const machine::Capabilities& caps, std::string_view forced) {
+namespace {
+
+Result<Selection> select(const LinearRegistry& registry, const LinearProblem& problem,
+                         const machine::Capabilities& caps, std::string_view forced, SelfTests* tests) {
   Selection selection;
   std::string names;
   for (const LinearKernel* kernel : registry) {
@@ -25,6 +29,11 @@ Result<Selection> select_linear(const LinearRegistry& registry, const LinearProb
     if (!forced.empty() && kernel->name != forced) continue;
     Verdict verdict = forced.empty() && kernel->only_by_name ? Verdict::no("runs only when named by --kernel")
                                                              : ask(*kernel, problem, caps);
+    if (verdict.ok && tests) {
+      if (const Status& test = tests->check(*kernel, problem, caps); !test.ok()) {
+        verdict = Verdict::no(test.error().message());
+      }
+    }
     if (verdict.ok) {
       selection.kernel = kernel;
       return selection;
@@ -38,6 +47,31 @@ Result<Selection> select_linear(const LinearRegistry& registry, const LinearProb
   }
   return unsupported("the forced kernel refuses this matrix",
                      {.where = fmt::format("--kernel {}", forced), .found = selection.rejected.front().reason});
+}
+
+std::string describe(const LinearProblem& problem) {
+  const auto* dtype = std::get_if<tensor::DType>(&problem.weight);
+  return fmt::format(
+      "[{}, {}] {}, activations {}", problem.n, problem.k,
+      dtype ? std::string(tensor::dtype_name(*dtype)) : tensor::describe(std::get<tensor::QuantSpec>(problem.weight)),
+      tensor::describe(problem.activation));
+}
+
+}  // namespace
+
+Result<Selection> select_linear(const LinearRegistry& registry, const LinearProblem& problem,
+                                const machine::Capabilities& caps, std::string_view forced) {
+  return select(registry, problem, caps, forced, nullptr);
+}
+
+Result<Selection> select_linear(const LinearRegistry& registry, const LinearProblem& problem,
+                                const machine::Capabilities& caps, std::string_view forced, SelfTests& tests) {
+  TARE_ASSIGN(Selection selection, select(registry, problem, caps, forced, &tests));
+  if (selection.kernel == &kGemmReference && forced.empty() && caps.isa != machine::Isa::kReference &&
+      tests.first_reference()) {
+    log::warn("{} runs on the slow reference kernel; `tare explain` tells why for every matrix", describe(problem));
+  }
+  return selection;
 }
 
 }  // namespace tare::kernels

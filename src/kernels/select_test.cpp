@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/linear.h"
@@ -85,6 +86,56 @@ TEST(Select, SelfTestDropsAKernelThatComputesWrongly) {
   EXPECT_EQ(available_linear_kernels({&wrong, &kGemmReference}, {}, pool, &dropped), LinearRegistry{&kGemmReference});
   ASSERT_EQ(dropped.size(), 1u);
   EXPECT_NE(dropped[0].reason.find("self-test"), std::string::npos);
+}
+
+// The error stands in one output of a full panel, or in the last row: both must be seen.
+template <int64_t Row>
+void off_in_one_row(const PackedLinear& packed, const Activations& x, float* out, int64_t stride,
+                    std::span<std::byte> w, ThreadPool& pool) {
+  kGemmReference.run(packed, x, out, stride, w, pool);
+  out[Row + (x.m - 1) * stride] += std::fabs(out[Row + (x.m - 1) * stride]) * 1e-2f + 1e-3f;
+}
+
+TEST(Select, AKernelIsTestedOnceOnFirstUseAndPassedOverWhenItFails) {
+  LinearKernel wrong = kGemmReference, off_at_the_end = kGemmReference;
+  wrong.name = "wrong";
+  wrong.run = off_in_one_row<0>;
+  off_at_the_end.name = "off_at_the_end";
+  off_at_the_end.run = off_in_one_row<544>;
+  const LinearProblem problem{.n = 64, .k = 64, .weight = tensor::DType::kBF16};
+  SelfTests tests;
+  for (int turn = 0; turn < 2; ++turn) {
+    const auto chosen = select_linear({&wrong, &off_at_the_end, &kGemmReference}, problem, {}, {}, tests);
+    ASSERT_TRUE(chosen.ok());
+    EXPECT_EQ(chosen->kernel, &kGemmReference);
+    ASSERT_EQ(chosen->rejected.size(), 2u);
+    EXPECT_NE(chosen->rejected[0].reason.find("self-test"), std::string::npos);
+    EXPECT_NE(chosen->rejected[1].reason.find("self-test"), std::string::npos);
+    EXPECT_EQ(tests.made(), 3);
+  }
+  const auto forced = select_linear({&wrong, &kGemmReference}, problem, {}, "wrong", tests);
+  ASSERT_FALSE(forced.ok());
+  EXPECT_NE(forced.error().message().find("self-test"), std::string::npos);
+}
+
+// What runs on this machine passes at the sizes of a first use (every third form: the sweep has them all).
+TEST(Select, FirstUseOfEveryKernel) {
+  const machine::Capabilities caps = machine::capabilities();
+  const std::vector<SampleForm> forms = sample_forms();
+  for (size_t form = 0; form < forms.size(); form += 3) {
+    const SampleForm& sample = forms[form];
+    const tensor::Weight weight =
+        sample.make(sample, std::max<int64_t>(sample.n_multiple, 16), 256, SamplePattern::kRandom, 1);
+    for (const tensor::ActivationSpec& activation : {tensor::ActivationSpec{}, {.type = tensor::ActivationType::kS8}}) {
+      const LinearProblem problem = problem_of(weight, activation, false);
+      SelfTests tests;
+      for (const LinearKernel* kernel : builtin_linear_kernels()) {
+        if (kernel->isa > caps.isa || kernel->only_by_name || !kernel->can_implement(problem, caps).ok) continue;
+        const Status& status = tests.check(*kernel, problem, caps);
+        EXPECT_TRUE(status.ok()) << status.error().message();
+      }
+    }
+  }
 }
 
 }  // namespace

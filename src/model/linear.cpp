@@ -64,8 +64,8 @@ Result<BoundLinear> BoundLinear::bind(Linear linear, const BindOptions& options,
     bound.problem_.k = shape[1];
     bound.record_.stored_bytes += stored_bytes(part);
   }
-  TARE_ASSIGN(kernels::Selection selection,
-              kernels::select_linear(options.registry, bound.problem_, options.caps, options.forced_kernel));
+  TARE_ASSIGN(kernels::Selection selection, kernels::select_linear(options.registry, bound.problem_, options.caps,
+                                                                   options.forced_kernel, *options.self_tests));
   bound.kernel_ = selection.kernel;
   TARE_ASSIGN(std::unique_ptr<kernels::PackedLinear> packed,
               selection.kernel->prepack(bound.problem_, linear.parts, linear.bias, pool));

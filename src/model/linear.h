@@ -43,6 +43,7 @@ struct BindOptions {
   machine::Capabilities caps;
   std::string forced_kernel;      // --kernel
   bool int8_activations = false;  // --activations int8: weight-only integer formats may use 8-bit activations
+  std::shared_ptr<kernels::SelfTests> self_tests = std::make_shared<kernels::SelfTests>();  // of one process, shared
 };
 
 /// What was chosen for one matrix, for explain, reports and benchmark records.

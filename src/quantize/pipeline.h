@@ -47,7 +47,7 @@ struct PipelineOptions {
   HeadChoice head = HeadChoice::kSource;
   bool dequantize_first = false;  // a source that declares quantization may be quantized again
   CalibrationData calibration;    // for recipes that see data
-  kernels::LinearRegistry kernels = kernels::builtin_linear_kernels();  // that pass their self-test
+  kernels::LinearRegistry kernels = kernels::builtin_linear_kernels();
   machine::Capabilities caps;
   std::function<void(int64_t done, int64_t total)> calibration_progress;  // sequences
   MemoryBudget* budget = nullptr;

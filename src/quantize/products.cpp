@@ -15,7 +15,7 @@ Status Products::multiply(const float* x, int64_t x_stride, int64_t m, int64_t k
     return {};
   }
   const kernels::LinearProblem problem{.n = n, .k = k, .weight = tensor::DType::kF32};
-  TARE_ASSIGN(const kernels::Selection selection, kernels::select_linear(registry_, problem, caps_));
+  TARE_ASSIGN(const kernels::Selection selection, kernels::select_linear(registry_, problem, caps_, {}, self_tests_));
   const kernels::LinearKernel& kernel = *selection.kernel;
   // The caller's memory outlives the packed copy.
   const Buffer view(nullptr, reinterpret_cast<const std::byte*>(w), static_cast<size_t>(n * k) * sizeof(float));

@@ -30,6 +30,7 @@ class Products {
   kernels::LinearRegistry registry_;
   machine::Capabilities caps_;
   ThreadPool* pool_;
+  kernels::SelfTests self_tests_;
   AlignedBytes workspace_;
   AlignedBytes activations_;
 };
