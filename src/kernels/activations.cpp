@@ -54,7 +54,8 @@ void write_activations(const ActivationStorage& out, const float* x, int64_t x_s
     }
     int8_t* codes = static_cast<int8_t*>(out.data) + row * out.row_stride;
     if (plain && isa >= machine::Isa::kAvx2) {
-      kQuantizeS8Avx2(values, out.k, codes, out.scale + row, out.row_sum + row);
+      const auto quantize = isa >= machine::Isa::kAvx512Vnni ? kQuantizeS8Avx512Vnni : kQuantizeS8Avx2;
+      quantize(values, out.k, codes, out.scale + row, out.row_sum + row);
       std::memset(codes + out.k, 0, static_cast<size_t>(out.row_stride - out.k));
       continue;
     }

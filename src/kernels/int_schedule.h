@@ -15,7 +15,7 @@
 namespace tare::kernels {
 
 constexpr int64_t kChunkBlocks = 16;  // 512 columns of 64 rows are 32 KB of u8: most of an L1
-constexpr int64_t kUnitTokens = 240;  // tokens of one unit of work; a multiple of both tile sizes
+constexpr int64_t kUnitTokens = 516;  // tokens of one unit of work; a multiple of both tile sizes
 constexpr int64_t kFewTokens = 16;    // up to here memory is the bottleneck
 constexpr int64_t kLeastTokens = 24;  // a unit is not cut below this
 

@@ -1,10 +1,12 @@
 #include "model/layer_runner.h"
 
+#include <utility>
+
 namespace tare::model {
 
 LayerRunner::LayerRunner(const Architecture& arch, int64_t max_tokens, int64_t context, machine::Isa isa,
                          ThreadPool& pool)
-    : arch_(&arch), pool_(&pool), max_tokens_(max_tokens), buffers_(arch, max_tokens, isa) {
+    : arch_(&arch), pool_(&pool), max_tokens_(max_tokens), isa_(isa), buffers_(arch, max_tokens, isa) {
   for (const RopeSpec& rope : arch.ropes) frequencies_.push_back(rope_frequencies(rope, context));
 }
 
@@ -15,10 +17,13 @@ void LayerRunner::require(const BoundLayer& layer) {
 namespace {
 
 // What a matrix reads: the observer sees it and may put something else in its place.
-const float* seen(const Observer* observer, int64_t index, Site site, const float* x, int64_t m, int64_t k) {
-  if (!observer) return x;
-  if (observer->input) observer->input(index, site, x, m, k);
-  return observer->replace ? observer->replace(index, site, x, m, k) : x;
+RowSource seen(const Observer* observer, int64_t index, Site site, RowSource x, int64_t m, StepBuffers& buffers,
+               ThreadPool& pool) {
+  if (!observer || (!observer->input && !observer->replace)) return x;
+  const float* rows = buffers.materialize(x, m, pool);
+  if (observer->input) observer->input(index, site, rows, m, x.k);
+  if (observer->replace) x.rows = observer->replace(index, site, rows, m, x.k);
+  return x;
 }
 
 }  // namespace
@@ -33,22 +38,21 @@ void LayerRunner::attend(const BoundLayer& layer, int64_t index, const Batch& ba
   const int64_t qkv_size = q_size + 2 * kv_size;
   StepBuffers& b = buffers_;
 
-  const float* x = b.norm_in(b.hidden(), layer.attention_norm_in, arch, m, *pool_);
-  x = seen(observer, index, Site::kQkv, x, m, arch.hidden);
-  b.run_group(layer.qkv, x, m, b.qkv(), qkv_size, *pool_);
+  RowSource x = seen(observer, index, Site::kQkv, b.normed(layer.attention_norm_in, arch), m, b, *pool_);
+  b.run_group(layer.qkv, std::move(x), m, b.qkv(), qkv_size, *pool_);
   float* q = b.qkv();
   float* k = q + q_size;
   if (arch.qk_norm == QkNorm::kPerHead) {
-    norm_heads(q, m, qkv_size, arch.heads, arch.head_dim, layer.q_norm, arch);
-    norm_heads(k, m, qkv_size, arch.kv_heads, arch.head_dim, layer.k_norm, arch);
+    norm_heads(q, m, qkv_size, arch.heads, arch.head_dim, layer.q_norm, arch, isa_, *pool_);
+    norm_heads(k, m, qkv_size, arch.kv_heads, arch.head_dim, layer.k_norm, arch, isa_, *pool_);
   } else if (arch.qk_norm == QkNorm::kFull) {
-    norm_heads(q, m, qkv_size, 1, q_size, layer.q_norm, arch);
-    norm_heads(k, m, qkv_size, 1, kv_size, layer.k_norm, arch);
+    norm_heads(q, m, qkv_size, 1, q_size, layer.q_norm, arch, isa_, *pool_);
+    norm_heads(k, m, qkv_size, 1, kv_size, layer.k_norm, arch, isa_, *pool_);
   }
   if (plan.rope >= 0) {
     const RopeTable& table = b.rope(plan.rope);
-    apply_rope(q, m, qkv_size, arch.heads, arch.head_dim, table, *pool_);
-    apply_rope(k, m, qkv_size, arch.kv_heads, arch.head_dim, table, *pool_);
+    apply_rope(q, m, qkv_size, arch.heads, arch.head_dim, table, isa_, *pool_);
+    apply_rope(k, m, qkv_size, arch.kv_heads, arch.head_dim, table, isa_, *pool_);
   }
   if (observer && observer->keys) observer->keys(index, q, qkv_size, k, qkv_size, m);
 
@@ -80,25 +84,23 @@ void LayerRunner::attend(const BoundLayer& layer, int64_t index, const Batch& ba
 void LayerRunner::attention_out(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer) {
   const Architecture& arch = *arch_;
   StepBuffers& b = buffers_;
-  const float* x = seen(observer, index, Site::kOut, b.attention(), m, arch.q_size());
-  b.run_group(layer.o, x, m, b.branch(), arch.hidden, *pool_);
+  RowSource x = seen(observer, index, Site::kOut, b.attended(arch), m, b, *pool_);
+  b.run_group(layer.o, std::move(x), m, b.branch(), arch.hidden, *pool_);
   b.add_branch(layer.attention_norm_out, arch, m, *pool_);
 }
 
 void LayerRunner::mlp_inner(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer) {
   const Architecture& arch = *arch_;
   StepBuffers& b = buffers_;
-  const float* x = b.norm_in(b.hidden(), layer.mlp_norm_in, arch, m, *pool_);
-  x = seen(observer, index, Site::kGateUp, x, m, arch.hidden);
-  b.run_group(layer.gate_up, x, m, b.gate_up(), 2 * arch.intermediate, *pool_);
-  b.activate(arch, m, *pool_);
+  RowSource x = seen(observer, index, Site::kGateUp, b.normed(layer.mlp_norm_in, arch), m, b, *pool_);
+  b.run_group(layer.gate_up, std::move(x), m, b.gate_up(), 2 * arch.intermediate, *pool_);
 }
 
 void LayerRunner::mlp_out(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer) {
   const Architecture& arch = *arch_;
   StepBuffers& b = buffers_;
-  const float* x = seen(observer, index, Site::kDown, b.mlp(), m, arch.intermediate);
-  b.run_group(layer.down, x, m, b.branch(), arch.hidden, *pool_);
+  RowSource x = seen(observer, index, Site::kDown, b.activated(arch), m, b, *pool_);
+  b.run_group(layer.down, std::move(x), m, b.branch(), arch.hidden, *pool_);
   b.add_branch(layer.mlp_norm_out, arch, m, *pool_);
   if (observer && observer->output) observer->output(index, b.hidden(), m);
 }

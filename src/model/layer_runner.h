@@ -50,15 +50,16 @@ class LayerRunner {
               const Observer* observer = nullptr);
   /// hidden += o(attention)
   void attention_out(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer = nullptr);
-  /// mlp from hidden: norm, gate and up, activation.
+  /// gate and up from hidden: norm, the two matrices.
   void mlp_inner(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer = nullptr);
-  /// hidden += down(mlp)
+  /// hidden += down(activation(gate) * up)
   void mlp_out(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer = nullptr);
 
  private:
   const Architecture* arch_ = nullptr;
   ThreadPool* pool_ = nullptr;
   int64_t max_tokens_ = 0;
+  machine::Isa isa_ = machine::Isa::kReference;
   std::vector<RopeFrequencies> frequencies_;  // one per Architecture::ropes
   StepBuffers buffers_;
   std::vector<kernels::KvAppend> appends_;

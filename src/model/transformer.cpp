@@ -226,9 +226,12 @@ Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* lo
   // The head runs for the wanted rows only, in pieces that fit the workspace.
   const auto rows = static_cast<int64_t>(batch.logit_rows.size());
   if (rows == 0) return {};
-  const float* x = s.runner.buffers().gather_norm(batch.logit_rows, s.final_norm, s.arch, *s.pool);
-  if (observer && observer->input) observer->input(s.arch.layers, Site::kHead, x, rows, s.arch.hidden);
-  s.runner.buffers().run_group(s.head, x, rows, logits, s.arch.vocab_size, *s.pool);
+  RowSource x = s.runner.buffers().gather_norm(batch.logit_rows, s.final_norm, s.arch);
+  if (observer && observer->input) {
+    const float* seen = s.runner.buffers().materialize(x, rows, *s.pool);
+    observer->input(s.arch.layers, Site::kHead, seen, rows, s.arch.hidden);
+  }
+  s.runner.buffers().run_group(s.head, std::move(x), rows, logits, s.arch.vocab_size, *s.pool);
   finish_logits(logits, rows * s.arch.vocab_size, s.arch, *s.pool);
   return {};
 }

@@ -6,6 +6,6 @@
 
 namespace tare::kernels {
 
-const Elementwise kElementwiseAvx2 = {.silu_mul = silu_mul_body<Lanes>};
+const Elementwise kElementwiseAvx2 = kElementwiseBodies<Lanes>;
 
 }  // namespace tare::kernels

@@ -6,6 +6,6 @@
 
 namespace tare::kernels {
 
-const Elementwise kElementwiseAvx512Vnni = {.silu_mul = silu_mul_body<Lanes>};
+const Elementwise kElementwiseAvx512Vnni = kElementwiseBodies<Lanes>;
 
 }  // namespace tare::kernels
