@@ -46,6 +46,10 @@ Result<Charsmap> Charsmap::create(std::string_view blob, std::string_view where)
                             .found = fmt::format("{}", offset)});
     }
   }
+  for (size_t c = 0; c < out.plain_.size(); ++c) {
+    const char byte = static_cast<char>(c);
+    out.plain_[c] = byte != '\r' && out.shortest(std::string_view(&byte, 1)).bytes == 0;
+  }
   return out;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ class Charsmap {
   Match longest(std::string_view text, size_t at) const;
   /// The shortest one inside `chunk`; what the tokenizers library replaces a whole chunk by.
   Match shortest(std::string_view chunk) const;
+  /// Whether an ASCII character that is a grapheme cluster of its own has no rule (false for \r, which may not be one).
+  bool is_plain(unsigned char c) const { return c < 128 && plain_[c]; }
 
  private:
   template <class Visit>
@@ -34,6 +37,7 @@ class Charsmap {
 
   std::vector<uint32_t> units_;
   std::string replacements_;
+  std::array<bool, 128> plain_{};
 };
 
 }  // namespace tare::text

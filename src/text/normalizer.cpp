@@ -229,15 +229,13 @@ void precompiled(const Charsmap& charsmap, AlignedText& text, uint32_t base) {
     }
   };
   // An ASCII character before another (or the end) is a cluster of its own, but for \r\n; most have no rule.
-  bool plain[128];
-  for (int c = 0; c < 128; ++c) {
-    const char byte = static_cast<char>(c);
-    plain[c] = c != '\r' && charsmap.shortest(std::string_view(&byte, 1)).bytes == 0;
+  if (std::all_of(all.begin(), all.end(), [&](char c) { return charsmap.is_plain(static_cast<unsigned char>(c)); })) {
+    return;
   }
   const auto is_ascii = [&](size_t at) { return at >= all.size() || static_cast<unsigned char>(all[at]) < 0x80; };
   changed.reserve(all.size());
   for (size_t begin = 0; begin < all.size();) {
-    if (is_ascii(begin) && is_ascii(begin + 1) && plain[static_cast<unsigned char>(all[begin])]) {
+    if (is_ascii(begin) && is_ascii(begin + 1) && charsmap.is_plain(static_cast<unsigned char>(all[begin]))) {
       changed.push_back({static_cast<char32_t>(all[begin]), 0});
       ++begin;
       continue;

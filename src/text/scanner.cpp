@@ -218,7 +218,22 @@ size_t scan_cased(const Reader& in, size_t at, const Scanner& scanner) {
 
 }  // namespace
 
-std::optional<Scanner> find_scanner(std::string_view pattern) {
+std::string escaped_newlines(std::string_view pattern) {
+  std::string out;
+  for (const char c : pattern) {
+    if (c == '\r') {
+      out += "\\r";
+    } else if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::optional<Scanner> find_scanner(std::string_view given) {
+  const std::string pattern = escaped_newlines(given);
   for (const Known& known : kKnown) {
     if (known.pattern == pattern) return known.scanner;
   }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct Scanner {
   bool long_s = true;               // U+017F is an s in contractions: (?i:'s) and not '[sS]
   bool slash_after_others = false;  // [\r\n/]* after others
 };
+
+/// A pattern with its newlines written as \r and \n: some files hold the characters themselves.
+std::string escaped_newlines(std::string_view pattern);
 
 /// The scanner of a pattern, if there is one.
 std::optional<Scanner> find_scanner(std::string_view pattern);

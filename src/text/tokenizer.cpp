@@ -6,6 +6,7 @@
 
 #include "text/tokenizer_state.h"
 #include "text/unicode.h"
+#include "text/word_cuts.h"
 
 namespace tare::text {
 
@@ -177,6 +178,7 @@ Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where) {
     constexpr std::string_view kMark = "\xE2\x96\x81";
     if (bpe->may_cut_before(state->parts.vocabulary, kMark)) state->cut_mark = kMark;
   }
+  plan_words(*state);
   return Tokenizer(std::move(state));
 }
 

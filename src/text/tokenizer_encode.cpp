@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <span>
 
 #include "text/tokenizer.h"
 #include "text/tokenizer_state.h"
 #include "text/unicode.h"
+#include "text/word_cuts.h"
 
 namespace tare::text {
 
@@ -78,10 +81,72 @@ void split_byte_digits(const PreTokenizerStep& step, std::string_view text, cons
   }
 }
 
+// The tokens of whole words of the text, through the whole pipeline, with ranges that count from the word.
+class PipelineCache {
+ public:
+  explicit PipelineCache(size_t text_bytes) {
+    if (text_bytes >= 256) slots_.resize(std::min<size_t>(std::bit_ceil(text_bytes / 4), size_t{1} << 15));
+  }
+
+  /// Whether words are remembered at all (a short text has none to repeat).
+  bool used() const { return !slots_.empty(); }
+
+  /// Appends to `out` what is known of the word that stands at `at` of the text; false if nothing is.
+  bool find(std::string_view word, uint64_t hash, uint32_t at, Encoding& out) const {
+    const Slot& slot = slots_[hash & (slots_.size() - 1)];
+    if (slot.hash != hash || slot.bytes != word.size() ||
+        std::memcmp(texts_.data() + slot.text, word.data(), word.size()) != 0) {
+      return false;
+    }
+    for (const Token& token : std::span(tokens_).subspan(slot.token, slot.tokens)) {
+      out.ids.push_back(token.id);
+      out.offsets.push_back({at + token.begin, at + token.end});
+    }
+    return true;
+  }
+
+  /// Remembers the tokens of `out` from `first` on.
+  void put(std::string_view word, uint64_t hash, uint32_t at, const Encoding& out, size_t first) {
+    const size_t count = out.ids.size() - first;
+    if (word.size() > kLongest || count > UINT8_MAX || texts_.size() > kMaxTexts) return;
+    const size_t before = tokens_.size();
+    for (size_t i = first; i < out.ids.size(); ++i) {
+      const ByteRange range = out.offsets[i];
+      if (range.begin < at || range.end < range.begin || range.end > at + word.size()) {
+        tokens_.resize(before);
+        return;
+      }
+      tokens_.push_back({out.ids[i], static_cast<uint8_t>(range.begin - at), static_cast<uint8_t>(range.end - at)});
+    }
+    slots_[hash & (slots_.size() - 1)] = {hash, static_cast<uint32_t>(texts_.size()), static_cast<uint32_t>(before),
+                                          static_cast<uint8_t>(word.size()), static_cast<uint8_t>(count)};
+    texts_ += word;
+  }
+
+  static constexpr size_t kLongest = 64;
+
+ private:
+  static constexpr size_t kMaxTexts = size_t{16} << 20;
+  struct Slot {
+    uint64_t hash = 0;
+    uint32_t text = 0;
+    uint32_t token = 0;
+    uint8_t bytes = 0;
+    uint8_t tokens = 0;
+  };
+  struct Token {
+    TokenId id;
+    uint8_t begin, end;
+  };
+  std::vector<Slot> slots_;
+  std::string texts_;
+  std::vector<Token> tokens_;
+};
+
 class Encoder {
  public:
   Encoder(const TokenizerState& state, std::string_view text, EncodeOptions options)
-      : state_(state), text_(text), options_(options), cache_(text.size()) {}
+      : state_(state), text_(text), options_(options), cache_(text.size()), words_(text.size()) {}
 
   Result<Encoding> run() {
     std::vector<Piece> pieces;
@@ -107,13 +172,34 @@ class Encoder {
   }
 
   Status encode_text(const Piece& segment) {
+    if (!state_.cuts_into_words || !words_.used()) return encode_part(segment, state_.parts.normalizer);
+    for (uint32_t at = segment.begin; at < segment.end;) {
+      const auto end = static_cast<uint32_t>(word_end(text_, at, segment.end));
+      const Piece part{at, end, kNoToken};
+      const std::string_view word = text_.substr(at, end - at);
+      if (at == segment.begin) {
+        TARE_TRY(encode_part(part, state_.parts.normalizer));
+      } else if (word.size() > PipelineCache::kLongest) {
+        TARE_TRY(encode_part(part, state_.continuation));
+      } else if (const uint64_t hash = hash_bytes(word); !words_.find(word, hash, at, out_)) {
+        const size_t first = out_.ids.size();
+        const size_t dropped = out_.dropped_bytes;
+        TARE_TRY(encode_part(part, state_.continuation));
+        if (out_.dropped_bytes == dropped) words_.put(word, hash, at, out_, first);
+      }
+      at = end;
+    }
+    return {};
+  }
+
+  Status encode_part(const Piece& segment, const Normalizer& normalizer) {
     const std::string_view original = text_.substr(segment.begin, segment.end - segment.begin);
-    if (state_.direct && leaves_unchanged(state_.parts.normalizer, original)) {
+    if (state_.direct && leaves_unchanged(normalizer, original)) {
       return encode_direct(text_, segment, nullptr);
     }
     AlignedText text;
     text.append_original(original, segment.begin);
-    TARE_TRY(normalize(state_.parts.normalizer, text, segment.begin));
+    TARE_TRY(normalize(normalizer, text, segment.begin));
     if (text.text.size() > UINT32_MAX / 2) {
       return invalid_input("text too long after normalization", {.found = fmt::format("{} bytes", text.text.size())});
     }
@@ -275,6 +361,7 @@ class Encoder {
   std::string_view text_;
   EncodeOptions options_;
   WordCache cache_;
+  PipelineCache words_;
   Encoding out_;
   std::vector<TokenSpan> spans_;
   const bool trims_ = std::any_of(state_.parts.post_processor.begin(), state_.parts.post_processor.end(),

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "text/golden_rows_for_tests.h"
 #include "text/tokenizer_json.h"
+#include "text/tokenizer_state.h"
 
 namespace tare::text {
 namespace {
@@ -65,6 +68,57 @@ TEST_P(TokenizerGolden, TokenizerJsonIsExact) {
     EXPECT_EQ(*tokenizer.decode(ids), std::string(row.at("decode").get_string()));
     EXPECT_EQ(*tokenizer.decode(ids, true), std::string(row.at("decode_skip").get_string()));
   });
+}
+
+// A long text cut into words gives what it gives in one piece.
+TEST_P(TokenizerGolden, WordsChangeNothing) {
+  TARE_NEEDS_FIXTURE(path, std::string("tokenizers/") + GetParam());
+  const auto loaded = load_tokenizer_json(tare::testing::read_fixture(path + "/tokenizer.json"), GetParam());
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  EXPECT_TRUE(loaded->state().cuts_into_words);
+  auto state = std::make_shared<TokenizerState>(loaded->state());
+  state->cuts_into_words = false;
+  const Tokenizer in_one_piece(std::move(state));
+  std::vector<std::string> bits = {" ",
+                                   " ",
+                                   " ",
+                                   "  ",
+                                   "a",
+                                   "word",
+                                   "The",
+                                   ".",
+                                   "12",
+                                   "\n",
+                                   "_",
+                                   "\xE2\x96\x81",
+                                   "(",
+                                   "'s",
+                                   "\xC3\xA9",
+                                   "\xCC\x81",
+                                   "\xD9\x80",
+                                   "\xD8\x80",
+                                   "\xE4\xB8\xAD",
+                                   "\xF0\x9F\x98\x80",
+                                   "\xC2\xA0",
+                                   "\xEF\xAC\x81",
+                                   "<0x41>"};
+  for (size_t id = 0; id < loaded->vocab_size(); ++id) {
+    if (loaded->is_special(static_cast<TokenId>(id))) bits.emplace_back(*loaded->token_text(static_cast<TokenId>(id)));
+    if (bits.size() > 40) break;
+  }
+  std::mt19937 random(1);
+  for (int i = 0; i < 200; ++i) {
+    std::string text;
+    while (text.size() < 600) text += bits[random() % bits.size()];
+    for (const bool as_text : {false, true}) {
+      const auto found = loaded->encode(text, {.specials_as_text = as_text});
+      const auto expected = in_one_piece.encode(text, {.specials_as_text = as_text});
+      ASSERT_TRUE(found.ok() && expected.ok());
+      ASSERT_EQ(found->ids, expected->ids) << text;
+      ASSERT_TRUE(found->offsets == expected->offsets) << text;
+      ASSERT_EQ(found->dropped_bytes, expected->dropped_bytes);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerGolden,

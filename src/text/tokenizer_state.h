@@ -61,6 +61,10 @@ struct TokenizerState {
   PreTokenizer direct_byte_steps;  // after that
   // Text may be cut before this mark when it follows something else (SentencePiece BPE); empty: it may not.
   std::string cut_mark;
+  // Whether the text itself may be cut before a single space between two plain characters (text/word_cuts.h), each part
+  // going through the whole pipeline alone; the parts behind the first with `continuation` instead of the normalizer.
+  bool cuts_into_words = false;
+  Normalizer continuation;
 
   std::string_view text_of(TokenId id) const {
     const auto model_size = static_cast<TokenId>(parts.vocabulary.size());

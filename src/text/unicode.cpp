@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -235,7 +236,9 @@ Utf8Scan scan_utf8(std::string_view bytes) {
   while (at < n) {
     const unsigned char b = s[at];
     if (b < 0x80) {
-      ++at;
+      uint64_t eight;
+      while (at + 8 <= n && (std::memcpy(&eight, s + at, 8), (eight & 0x8080808080808080ull) == 0)) at += 8;
+      while (at < n && s[at] < 0x80) ++at;
       continue;
     }
     // Length of the sequence and the narrowed range of its second byte (Unicode table 3-7).

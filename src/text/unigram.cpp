@@ -58,7 +58,12 @@ Status Unigram::encode(const Vocabulary& vocabulary, std::string_view piece, std
   const auto add = [&](double a, double b) {
     return options_.single_precision ? static_cast<double>(static_cast<float>(a) + static_cast<float>(b)) : a + b;
   };
-  std::vector<Best> best(piece.size() + 1);
+  // Most pieces are words: their table is on the stack.
+  constexpr size_t kWord = 96;
+  Best word_table[kWord + 1];
+  std::vector<Best> long_table;
+  if (piece.size() > kWord) long_table.resize(piece.size() + 1);
+  Best* const best = piece.size() > kWord ? long_table.data() : word_table;
   for (size_t at = 0; at < piece.size();) {
     const uint32_t bytes = char_bytes(piece[at]);
     const double here = best[at].score;
@@ -76,6 +81,7 @@ Status Unigram::encode(const Vocabulary& vocabulary, std::string_view piece, std
     at += bytes;
   }
   std::vector<TokenSpan> reversed;
+  reversed.reserve(piece.size() / 4 + 1);
   for (size_t at = piece.size(); at > 0;) {
     const Best& step = best[at];
     const auto bytes = static_cast<uint32_t>(at - step.from);
