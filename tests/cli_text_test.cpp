@@ -55,6 +55,24 @@ std::string text_of(const json::value& v) {
   return boost::json::serialize(v);
 }
 
+TEST(CliTemplate, NamesAModelThatIsNotThere) {
+  const std::string messages = write_file(scratch_directory("cli-no-model") + "/m.json", "[]");
+  const Finished done = tare_run({"template", "no/such/model", "--messages", messages});
+  EXPECT_EQ(done.exit_code, 2);
+  EXPECT_THAT(done.err, HasSubstr("no such model"));
+}
+
+TEST(CliDetokenize, RefusesListsWithHoles) {
+  const std::string model = tiny_model("cli-commas");
+  EXPECT_EQ(tare_json({"detokenize", model, "--token-ids", "0, 1"}).at("text").as_string(), "ab");
+  EXPECT_EQ(tare_json({"detokenize", model, "--token-ids", "[0 1]"}).at("text").as_string(), "ab");
+  for (const char* wrong : {"0,1,", ",0", "0,,1", ",", "0;1", "0x", "-1", "[0,]"}) {
+    const Finished done = tare_run({"detokenize", model, "--token-ids", wrong});
+    EXPECT_EQ(done.exit_code, 2) << wrong;
+    EXPECT_THAT(done.err, HasSubstr("--token-ids")) << wrong;
+  }
+}
+
 TEST(CliTokenize, GivesIdsTokensAndOffsets) {
   const std::string model = tiny_model("cli-tokenize");
   json::object out = tare_json({"tokenize", model, "--text", "ab a<s>"});

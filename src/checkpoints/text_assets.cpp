@@ -216,6 +216,8 @@ Result<text::Tokenizer> load_tokenizer(const std::string& path) {
 }
 
 Result<std::optional<ChatAssets>> load_chat_template(const std::string& path, const std::string& name) {
+  std::error_code ec;
+  if (!fs::exists(path, ec)) return io_error("no such model", {.where = path});
   const std::string folder = folder_of(path);
   const std::optional<std::string> gguf = gguf_of(path);
   std::vector<std::string> notes;

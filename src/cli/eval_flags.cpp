@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <optional>
 
 #include "base/file.h"
 #include "checkpoints/text_assets.h"
@@ -11,25 +12,35 @@
 namespace tare::cli {
 
 Result<std::vector<int32_t>> parse_token_ids(std::string_view text, const std::string& where) {
-  std::vector<int32_t> ids;
-  const auto separator = [](char c) {
-    return c == ' ' || c == '\n' || c == '\r' || c == '\t' || c == ',' || c == '[' || c == ']';
+  // White space and brackets may stand anywhere; between two numbers at most one comma, and none at the ends.
+  const auto blank = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t' || c == '[' || c == ']'; };
+  const auto wrong = [&](size_t at, std::string found) {
+    return invalid_input("not a list of token ids", {.where = fmt::format("{}, byte {}", where, at),
+                                                     .expected = "integers separated by commas or white space",
+                                                     .found = std::move(found)});
   };
+  std::vector<int32_t> ids;
+  std::optional<size_t> comma;
   for (size_t at = 0; at < text.size();) {
-    if (separator(text[at])) {
+    if (blank(text[at])) {
       ++at;
+      continue;
+    }
+    if (text[at] == ',') {
+      if (comma || ids.empty()) return wrong(at, "a comma without an id before it");
+      comma = at++;
       continue;
     }
     int32_t id = 0;
     const auto [end, error] = std::from_chars(text.data() + at, text.data() + text.size(), id);
-    if (error != std::errc() || id < 0 || (end != text.data() + text.size() && !separator(*end))) {
-      return invalid_input("not a token id", {.where = fmt::format("{}, byte {}", where, at),
-                                              .expected = "integers separated by commas or white space",
-                                              .found = fmt::format("'{}'", text.substr(at, 20))});
+    if (error != std::errc() || id < 0 || (end != text.data() + text.size() && !blank(*end) && *end != ',')) {
+      return wrong(at, fmt::format("'{}'", text.substr(at, 20)));
     }
     ids.push_back(id);
+    comma.reset();
     at = static_cast<size_t>(end - text.data());
   }
+  if (comma) return wrong(*comma, "a comma without an id behind it");
   return ids;
 }
 

@@ -86,20 +86,30 @@ Found sum_up(const std::vector<Row>& rows) {
 }
 
 // What the configuration says and the files deny. Nothing is compared when there is no configuration.
-std::vector<std::string> contradictions_of(const tensor::ModelWeights& weights) {
-  if (weights.config.empty()) return {};
-  std::vector<std::string> out;
+struct Contradictions {
+  std::vector<std::string> texts;
+  bool cannot_run = false;  // weights are missing, misshapen or unknown: no command would load this
+};
+
+Contradictions contradictions_of(const tensor::ModelWeights& weights) {
+  Contradictions out;
+  if (weights.config.empty()) return out;
   const auto arch = model::describe_architecture(weights.config);
-  if (!arch.ok()) return {arch.error().message()};
+  if (!arch.ok()) {
+    out.texts.push_back(arch.error().message());
+    return out;
+  }
   for (const std::string& note : arch->notes) log::info("{}", note);
   const auto leftovers = model::account_weights(weights, *arch);
-  if (!leftovers.ok()) return {leftovers.error().message()};
+  if (!leftovers.ok()) {
+    out.texts.push_back(leftovers.error().message());
+    out.cannot_run = true;
+    return out;
+  }
   for (const std::string& leftover : *leftovers) log::info("{}", leftover);
   const auto tied = model::head_is_tied(weights, *arch);
-  if (!tied.ok()) {
-    out.push_back(tied.error().message());
-  } else if (arch->tied_head && !*tied) {
-    out.push_back("tie_word_embeddings is true, but there is a head of its own (the file decides)");
+  if (tied.ok() && arch->tied_head && !*tied) {
+    out.texts.emplace_back("tie_word_embeddings is true, but there is a head of its own (the file decides)");
   }
   return out;
 }
@@ -137,8 +147,8 @@ Status inspect(Context& context, const Options& options) {
     rows.push_back(std::move(row));
   }
   const Found found = sum_up(rows);
-  const std::vector<std::string> contradictions = contradictions_of(weights);
-  print_report(context, weights, rows, found, contradictions, options.tensors);
+  const Contradictions contradictions = contradictions_of(weights);
+  print_report(context, weights, rows, found, contradictions.texts, options.tensors);
 
   json::array tensors;
   for (const Row& row : rows) {
@@ -161,10 +171,14 @@ Status inspect(Context& context, const Options& options) {
   context.emit({{"format", weights.format},
                 {"declared", declared_by(weights.config)},
                 {"found", std::move(sums)},
-                {"contradictions", json::array(contradictions.begin(), contradictions.end())},
+                {"contradictions", json::array(contradictions.texts.begin(), contradictions.texts.end())},
                 {"notes", json::array(weights.notes.begin(), weights.notes.end())},
                 {"bpw", found.bpw()},
                 {"tensors", std::move(tensors)}});
+  if (contradictions.cannot_run) {
+    return make_error(ErrorKind::kGateFailed, "this model cannot be run",
+                      {.where = options.model, .found = contradictions.texts.front()});
+  }
   return {};
 }
 
