@@ -39,6 +39,66 @@ TEST(Families, NestedTextConfig) {
   EXPECT_TRUE(arch.tied_head);
 }
 
+// The nested configs of Gemma 3 from 4B on name only what differs from the family's defaults.
+TEST(Families, Gemma3DefaultsAreSaid) {
+  const json::value outer = *json::parse(R"({"model_type": "gemma3", "text_config": {"hidden_size": 2560,
+    "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}})",
+                                         "test");
+  const auto arch = describe_architecture(outer.get_object());
+  ASSERT_TRUE(arch.ok()) << arch.error().message();
+  EXPECT_EQ(arch->vocab_size, 262208);
+  EXPECT_EQ(arch->heads, 8);
+  EXPECT_EQ(arch->kv_heads, 4);
+  EXPECT_EQ(arch->head_dim, 256);
+  EXPECT_EQ(arch->notes.size(), 5u);
+  EXPECT_EQ(arch->ropes[0].kind, RopeKind::kLinear);
+  EXPECT_EQ(arch->ropes[0].factor, 8.0);
+  EXPECT_EQ(arch->ropes[1].kind, RopeKind::kDefault);
+  EXPECT_EQ(arch->plan[4].window, 1024);
+  EXPECT_EQ(arch->plan[5].window, 0);
+}
+
+// rope_theta beside rope_scaling, with `type` for `rope_type`, is what rope_parameters says now.
+TEST(Families, OldAndNewSpellingsOfRope) {
+  struct Pair {
+    const char* old_form;
+    const char* new_form;
+  };
+  const Pair pairs[] = {
+      {R"({"type": "linear", "factor": 4.0})", R"({"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5})"},
+      {R"({"type": "dynamic", "factor": 2.0})", R"({"rope_type": "dynamic", "factor": 2.0, "rope_theta": 5e5})"},
+      {R"({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128})",
+       R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 5e5})"},
+      {R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+           "original_max_position_embeddings": 128})",
+       R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+           "original_max_position_embeddings": 128, "rope_theta": 5e5})"}};
+  for (const Pair& pair : pairs) {
+    SCOPED_TRACE(pair.old_form);
+    json::object old_config = base_config("llama");
+    old_config["rope_theta"] = 5e5;
+    old_config["rope_scaling"] = json::parse(pair.old_form, "test").value();
+    json::object new_config = base_config("llama");
+    new_config["rope_parameters"] = json::parse(pair.new_form, "test").value();
+    const auto old_arch = describe_architecture(old_config);
+    const auto new_arch = describe_architecture(new_config);
+    ASSERT_TRUE(old_arch.ok()) << old_arch.error().message();
+    ASSERT_TRUE(new_arch.ok()) << new_arch.error().message();
+    for (const int64_t context : {int64_t{64}, int64_t{512}, int64_t{1000}}) {
+      const RopeFrequencies a = rope_frequencies(old_arch->ropes[0], context);
+      const RopeFrequencies b = rope_frequencies(new_arch->ropes[0], context);
+      EXPECT_EQ(a.inv_freq, b.inv_freq) << context;
+      EXPECT_EQ(a.attention_scaling, b.attention_scaling);
+    }
+    old_config["rope_parameters"] = json::parse(R"({"rope_type": "default", "rope_theta": 5e5})", "test").value();
+    EXPECT_FALSE(describe_architecture(old_config).ok());
+  }
+  json::object unknown = base_config("llama");
+  unknown["rope_scaling"] = json::parse(R"({"type": "spiral", "factor": 2.0})", "test").value();
+  EXPECT_NE(describe_architecture(unknown).error().message().find("spiral"), std::string::npos);
+}
+
 TEST(Families, Gemma3LayerTypesAndRopes) {
   json::object config = base_config("gemma3_text");
   config["num_hidden_layers"] = 7;

@@ -49,6 +49,15 @@ CASES = {
     "gemma2": ("Gemma2Config", dict(sliding_window=8, query_pre_attn_scalar=24, attn_logit_softcapping=20.0,
                                     final_logit_softcapping=10.0, hidden_activation="gelu_pytorch_tanh"), TOKENS),
     "gemma3": ("Gemma3TextConfig", dict(sliding_window=8, query_pre_attn_scalar=24, num_hidden_layers=7), TOKENS),
+    # A rule for each kind of layer, beyond the length that the slow layers were stretched from.
+    "gemma3-linear": ("Gemma3TextConfig", dict(
+        sliding_window=8, query_pre_attn_scalar=24, num_hidden_layers=7,
+        rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}), LONG),
+    "qwen3-yarn": ("Qwen3Config", dict(**rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
+                                       use_sliding_window=True, sliding_window=12, max_window_layers=1,
+                                       max_position_embeddings=128), LONG),
+    "mistral-long": ("MistralConfig", dict(sliding_window=24, max_position_embeddings=32), LONG),
     "phi3": ("Phi3Config", dict(head_dim=12, sliding_window=12), TOKENS),
     "phi3-longrope-short": ("Phi3Config", dict(head_dim=12, **rope(rope_type="longrope", short_factor=factors(1.0, 0.05),
                                                       long_factor=factors(1.5, 0.5)),

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "model/families/common.h"
@@ -43,8 +45,22 @@ Result<Architecture> describe_gemma2(const json::object& config) {
   return arch;
 }
 
-Result<Architecture> describe_gemma3(const json::object& config) {
+Result<Architecture> describe_gemma3(const json::object& given) {
+  // Published configs of the larger models leave out what equals the family's own defaults.
+  constexpr std::pair<const char*, int64_t> kDefaults[] = {{"vocab_size", 262208},
+                                                           {"num_attention_heads", 8},
+                                                           {"num_key_value_heads", 4},
+                                                           {"head_dim", 256},
+                                                           {"max_position_embeddings", 131072}};
+  json::object config = given;
+  std::vector<std::string> notes;
+  for (const auto& [key, value] : kDefaults) {
+    if (json::find(config, key)) continue;
+    config[key] = value;
+    notes.push_back(fmt::format("config.json names no {}: {}, the default of the family", key, value));
+  }
   TARE_ASSIGN(Architecture arch, read_gemma(config, "gemma3"));
+  arch.notes.insert(arch.notes.end(), notes.begin(), notes.end());
   arch.qk_norm = QkNorm::kPerHead;
   TARE_ASSIGN(const int64_t window, json::get_int_or(config, "sliding_window", 4096, kWhere));
   TARE_ASSIGN(const int64_t pattern, json::get_int_or(config, "sliding_window_pattern", 6, kWhere));
