@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <chrono>
+#include <filesystem>
 
 #include "base/file.h"
 #include "base/interrupt.h"
@@ -13,6 +14,8 @@
 #include "checkpoints/text_assets.h"
 #include "checkpoints/write.h"
 #include "cli/command.h"
+#include "cli/quantize_gate.h"
+#include "eval/report.h"
 #include "quantize/pipeline.h"
 
 namespace tare::cli {
@@ -30,7 +33,8 @@ struct Flags {
   std::vector<std::string> ignore;
   std::vector<std::string> set;
   std::string head = "source";
-  std::string gate = "off";
+  GateFlags gate;
+  std::string report;
   std::string calibration;
   int64_t samples = 64;
   int64_t sequence_length = 512;
@@ -66,9 +70,6 @@ Result<quantize::HeadChoice> head_choice(const Flags& flags, const tensor::Model
 
 Status run(Context& context, Flags& flags) {
   const auto started = std::chrono::steady_clock::now();
-  if (flags.gate != "off") {
-    return unsupported("the gate is not built yet", {.where = "--gate " + flags.gate, .hint = "pass --gate off"});
-  }
   quantize::PipelineOptions options;
   TARE_ASSIGN(options.recipe, quantize::find_recipe(flags.method));
   if (flags.symmetric || flags.asymmetric) flags.scheme.symmetric = flags.symmetric;
@@ -110,8 +111,17 @@ Status run(Context& context, Flags& flags) {
     const std::vector<int32_t>& ids = encoded.ids;
     TARE_ASSIGN(options.calibration, quantize::calibration_windows(ids, flags.samples, flags.sequence_length));
   }
-  // Made before the work: a name that is taken is told now.
-  if (flags.overwrite) TARE_TRY(checkpoints::check_replaceable(flags.out, flags.model));
+  TARE_ASSIGN(const std::optional<GatePlan> gate,
+              plan_gate(flags.gate, flags.model, arch.max_positions, options.widths.weight));
+  // Made before the work: a name that is taken is told now, also the one of a result that will fail the gate.
+  const std::string rejected = flags.out + ".rejected";
+  if (flags.overwrite) {
+    TARE_TRY(checkpoints::check_replaceable(flags.out, flags.model));
+    if (gate) TARE_TRY(checkpoints::check_replaceable(rejected, flags.model));
+  } else if (std::error_code ec; gate && std::filesystem::exists(rejected, ec)) {
+    return invalid_input("a rejected result is in the way",
+                         {.where = rejected, .hint = "remove it or pass --overwrite"});
+  }
   TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, flags.overwrite));
 
   std::unique_ptr<Progress> progress;
@@ -175,9 +185,19 @@ Status run(Context& context, Flags& flags) {
                       {"substitutions", json::array(substitutions.begin(), substitutions.end())},
                       {"copied", json::array(side.copied.begin(), side.copied.end())},
                       {"layers", matrices}};
+  std::string out = flags.out;
+  std::optional<eval::GateVerdict> verdict;
+  if (gate) {
+    TARE_ASSIGN(verdict, run_gate(context, *gate, flags.model, folder.path()));
+    record["gate"] = eval::gate_json(*verdict);
+    if (!verdict->passed) out = rejected;
+  } else {
+    record["gate"] = nullptr;
+    substitutions.push_back("the result was not compared with its source (--gate off)");
+  }
   TARE_TRY(checkpoints::write_manifest(folder.path(), record, written.files));
   TARE_TRY(check_interrupt("quantize"));
-  TARE_TRY(folder.commit());
+  TARE_TRY(folder.commit_as(out));
 
   int64_t bytes = 0;
   for (const io::WrittenFile& file : written.files) bytes += static_cast<int64_t>(file.bytes);
@@ -189,24 +209,35 @@ Status run(Context& context, Flags& flags) {
     worst = matrix.error;
     worst_name = matrix.name;
   }
-  context.say(fmt::format("{}: {} {}, {} matrices, {:.3f} bits per weight over the whole model, {}", flags.out, scheme,
+  context.say(fmt::format("{}: {} {}, {} matrices, {:.3f} bits per weight over the whole model, {}", out, scheme,
                           flags.method, outcome.matrices.size(), bpw, size_text(static_cast<uint64_t>(bytes))));
   context.say(fmt::format("largest {} error {:.3e} in {}", outcome.error_kind, worst, worst_name));
   for (const std::string& text : substitutions) context.say("note: " + text);
   context.say(fmt::format("{:.1f} s, peak memory {}", seconds, size_text(peak_rss_bytes())));
-  context.emit({{"out", flags.out},
-                {"format", flags.format},
-                {"scheme", scheme},
-                {"bpw", bpw},
-                {"bytes", bytes},
-                {"seconds", seconds},
-                {"peak_rss_bytes", peak_rss_bytes()},
-                {"error_kind", outcome.error_kind},
-                {"layers", std::move(matrices)},
-                {"substitutions", json::array(substitutions.begin(), substitutions.end())},
-                {"copied", json::array(side.copied.begin(), side.copied.end())},
-                {"gate", nullptr}});
-  return {};
+  if (verdict) {
+    const eval::Divergence& d = verdict->measured;
+    context.say(fmt::format("gate {}: KL {:.4f} +- {:.4f}, top-1 agreement {:.2f} %, perplexity {:.3f} (source {:.3f})",
+                            verdict->passed ? "passed" : "failed", d.kl_mean, d.kl_stderr, 100 * d.top1_agreement,
+                            d.model.perplexity, d.reference.perplexity));
+    for (const std::string& reason : verdict->reasons) context.say("gate: " + reason);
+  }
+  const json::object document{{"out", out},
+                              {"format", flags.format},
+                              {"scheme", scheme},
+                              {"bpw", bpw},
+                              {"bytes", bytes},
+                              {"seconds", seconds},
+                              {"peak_rss_bytes", peak_rss_bytes()},
+                              {"error_kind", outcome.error_kind},
+                              {"layers", std::move(matrices)},
+                              {"substitutions", json::array(substitutions.begin(), substitutions.end())},
+                              {"copied", json::array(side.copied.begin(), side.copied.end())},
+                              {"gate", record["gate"]}};
+  if (!flags.report.empty()) TARE_TRY(write_file_atomically(flags.report, eval::quantize_report_html(document)));
+  context.emit(document);
+  if (!verdict || verdict->passed) return {};
+  return make_error(ErrorKind::kGateFailed, "the result fails the gate",
+                    {.where = out, .found = verdict->reasons.empty() ? "" : verdict->reasons.front()});
 }
 
 void declare(CLI::App& app, Flags& f) {
@@ -231,7 +262,8 @@ void declare(CLI::App& app, Flags& f) {
   app.add_flag("--dequantize-first", f.dequantize_first, "quantize a checkpoint that is quantized already");
   app.add_flag("--allow-loss", f.allow_loss, "leave out what the format cannot say, and list it");
   app.add_flag("--overwrite", f.overwrite, "replace --out when it exists");
-  app.add_option("--gate", f.gate, "limits for the result, or off")->capture_default_str();
+  declare_gate(app, f.gate);
+  app.add_option("--report", f.report, "write one self-contained HTML page about the result")->type_name("FILE");
 }
 
 }  // namespace

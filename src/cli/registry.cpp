@@ -10,6 +10,7 @@ extern const Command kConvert;
 extern const Command kEvalPpl;
 extern const Command kEvalKld;
 extern const Command kEvalLogits;
+extern const Command kBlame;
 extern const Command kBenchMachine;
 extern const Command kBenchModel;
 extern const Command kBenchRandomModel;
@@ -31,6 +32,7 @@ const std::vector<const Command*>& builtin_commands() {
       &kEvalPpl,
       &kEvalKld,
       &kEvalLogits,
+      &kBlame,
       &kBenchMachine,
       &kBenchModel,
       &kBenchRandomModel,

@@ -170,17 +170,20 @@ Result<Divergence> divergence(runtime::Scorer& model, runtime::Scorer& reference
     }
     double kl = 0, nll = 0, reference_nll = 0;
     int64_t count = 0;
+    int64_t same = 0;
     for (int64_t position = first_scored(protocol); position + 1 < protocol.context; ++position, ++count) {
       const Point& point = points[static_cast<size_t>(position)];
       if (!std::isfinite(point.kl) || !std::isfinite(point.nll)) return not_finite(w, position);
       kl += point.kl;
       nll += point.nll;
       reference_nll += point.reference_nll;
-      agreed += point.same_top ? 1 : 0;
+      same += point.same_top ? 1 : 0;
       all_kl.push_back(point.kl);
     }
     const auto n = static_cast<double>(count);
+    agreed += same;
     out.window_kl.push_back(kl / n);
+    out.window_top1.push_back(static_cast<double>(same) / n);
     out.model.window_nll.push_back(nll / n);
     out.reference.window_nll.push_back(reference_nll / n);
     out.model.tokens += count;

@@ -41,6 +41,7 @@ struct Divergence {
   double kl_max = 0;
   double top1_agreement = 0;
   std::vector<double> window_kl;
+  std::vector<double> window_top1;
   Perplexity model;
   Perplexity reference;
 };

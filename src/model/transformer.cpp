@@ -82,7 +82,7 @@ struct Transformer::Impl {
   Options options;
   ThreadPool* pool = nullptr;
   Weight embedding;
-  std::vector<BoundLayer> layers;
+  std::vector<std::shared_ptr<const BoundLayer>> layers;
   std::vector<float> final_norm;
   LinearGroup head;
   std::vector<std::string> notes;
@@ -110,16 +110,33 @@ int64_t Transformer::workspace_bytes() const {
   return impl_->runner.buffers().bytes();
 }
 
+std::shared_ptr<const BoundLayer> Transformer::layer(int64_t index) const {
+  return impl_->layers.at(static_cast<size_t>(index));
+}
+
+Status Transformer::set_layer(int64_t index, const Architecture& from, std::shared_ptr<const BoundLayer> layer) {
+  const Architecture& arch = impl_->arch;
+  if (arch.layers != from.layers || arch.hidden != from.hidden || arch.heads != from.heads ||
+      arch.kv_heads != from.kv_heads || arch.head_dim != from.head_dim || arch.intermediate != from.intermediate) {
+    return invalid_input("models have different shapes",
+                         {.expected = fmt::format("{} layers of {}", arch.layers, arch.hidden),
+                          .found = fmt::format("{} layers of {}", from.layers, from.hidden)});
+  }
+  impl_->runner.require(*layer);
+  impl_->layers.at(static_cast<size_t>(index)) = std::move(layer);
+  return {};
+}
+
 std::vector<LinearRecord> Transformer::records() const {
   std::vector<LinearRecord> out;
   const auto add = [&](const LinearGroup& group) {
     for (const BoundLinear& linear : group) out.push_back(linear.record());
   };
-  for (const BoundLayer& layer : impl_->layers) {
-    add(layer.qkv);
-    add(layer.o);
-    add(layer.gate_up);
-    add(layer.down);
+  for (const auto& layer : impl_->layers) {
+    add(layer->qkv);
+    add(layer->o);
+    add(layer->gate_up);
+    add(layer->down);
   }
   add(impl_->head);
   return out;
@@ -146,7 +163,7 @@ Result<Transformer> Transformer::load(const ModelWeights& weights, Architecture 
   TARE_ASSIGN(impl->embedding, weights.load(kEmbedding));
   for (int64_t layer = 0; layer < arch.layers; ++layer) {
     TARE_ASSIGN(BoundLayer bound, bind_layer(weights, arch, layer, options.bind, pool));
-    impl->layers.push_back(std::move(bound));
+    impl->layers.push_back(std::make_shared<const BoundLayer>(std::move(bound)));
     if (options.progress) options.progress(layer + 1, arch.layers + 1);
   }
   TARE_ASSIGN(impl->final_norm, load_vector(weights, kFinalNorm));
@@ -169,7 +186,7 @@ Result<Transformer> Transformer::load(const ModelWeights& weights, Architecture 
   impl->runner =
       LayerRunner(impl->arch, impl->options.max_batch_tokens, impl->options.context, impl->options.bind.caps.isa, pool);
   impl->runner.require(impl->head);
-  for (const BoundLayer& layer : impl->layers) impl->runner.require(layer);
+  for (const auto& layer : impl->layers) impl->runner.require(*layer);
   return Transformer(std::move(impl));
 }
 
@@ -218,7 +235,7 @@ Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* lo
   s.runner.begin(batch);
   s.embed(batch.tokens, s.runner.hidden());
   for (int64_t layer = 0; layer < s.arch.layers; ++layer) {
-    const BoundLayer& bound = s.layers[static_cast<size_t>(layer)];
+    const BoundLayer& bound = *s.layers[static_cast<size_t>(layer)];
     s.runner.attention(bound, layer, batch, cache, observer);
     s.runner.mlp(bound, layer, m, observer);
   }

@@ -81,6 +81,11 @@ class Transformer {
   /// context.
   Status forward(const Batch& batch, AttentionCache& cache, float* logits, const Observer* observer = nullptr);
 
+  /// The weights of one layer, shared: another model of the same architecture may run with them (blame restores layers
+  /// so). Errors of set_layer: an architecture of another shape.
+  std::shared_ptr<const BoundLayer> layer(int64_t index) const;
+  Status set_layer(int64_t index, const Architecture& from, std::shared_ptr<const BoundLayer> layer);
+
   /// One record a bound matrix, in forward order.
   std::vector<LinearRecord> records() const;
   /// Known leftovers in the file and decisions while binding.
