@@ -130,12 +130,6 @@ Status run(Context& context, Flags& flags) {
     progress->note(matrix.name);
     progress->advance();
   };
-  std::unique_ptr<Progress> calibrated;
-  options.calibration_progress = [&](int64_t done, int64_t total) {
-    if (!calibrated) calibrated = std::make_unique<Progress>(context.progress(), "calibrate", total, "sequences");
-    calibrated->advance();
-    if (done == total) calibrated.reset();
-  };
   TARE_ASSIGN(const quantize::Outcome outcome, quantize::quantize_model(source, arch, options, context.pool()));
   progress.reset();
   substitutions.insert(substitutions.end(), outcome.substitutions.begin(), outcome.substitutions.end());

@@ -246,7 +246,7 @@ Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* lo
   RowSource x = s.runner.buffers().gather_norm(batch.logit_rows, s.final_norm, s.arch);
   if (observer && observer->input) {
     const float* seen = s.runner.buffers().materialize(x, rows, *s.pool);
-    observer->input(s.arch.layers, Site::kHead, seen, rows, s.arch.hidden);
+    observer->input(s.arch.layers, Site::kLogits, seen, rows, s.arch.hidden);
   }
   s.runner.buffers().run_group(s.head, std::move(x), rows, logits, s.arch.vocab_size, *s.pool);
   finish_logits(logits, rows * s.arch.vocab_size, s.arch, *s.pool);

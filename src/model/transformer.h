@@ -31,7 +31,7 @@ struct Batch {
 };
 
 /// Where a matrix input is seen by an observer.
-enum class Site { kQkv, kOut, kGateUp, kDown, kHead };
+enum class Site { kQkv, kOut, kGateUp, kDown, kLogits };
 
 /// Looks at values during a forward pass (calibration, blame). Called on the calling thread.
 struct Observer {

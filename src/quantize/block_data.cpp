@@ -147,10 +147,11 @@ Status BlockData::each(const std::function<Status(const Span&, const model::Batc
   return {};
 }
 
-Status BlockData::open(const Block& block) {
+Status BlockData::open(const Block& block, bool trials) {
   one_layer_.plan = {arch_->plan[static_cast<size_t>(block.layer)]};
   runner_ = std::make_unique<model::LayerRunner>(one_layer_, batch_tokens_, longest_, products_->caps().isa, pool());
-  opened_ = block;
+  opened_.reset();
+  if (trials) opened_ = block;
   target_.reset();
   statistics_revision_ = -1;
   gram_revision_.fill(-1);
@@ -263,6 +264,7 @@ Result<std::vector<float>> BlockData::inputs(const Block& block, Site site, int6
 
 Result<double> BlockData::error(const Block& candidate, const Trial& trial) {
   const int64_t hidden = arch_->hidden;
+  if (!opened_) return internal_error("trials need an opened block");
   if (!target_ || target_->tokens < std::min(trial.tokens, tokens_)) {
     auto target = std::make_shared<Target>();
     TARE_ASSIGN(const model::BoundLayer bound, bind_block(*opened_, *products_));

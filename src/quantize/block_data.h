@@ -72,7 +72,8 @@ class BlockData {
   ThreadPool& pool() { return products_->pool(); }
 
   /// Makes `block` the one at work: what trials are measured against is its output as it is now.
-  Status open(const Block& block);
+  /// trials: keep a copy for them.
+  Status open(const Block& block, bool trials = true);
 
   // For transforms.
 

@@ -25,19 +25,14 @@ std::vector<float> damped(const Gram& gram, const std::vector<int32_t>& order, d
 
 }  // namespace
 
-Result<GptqResult> gptq(const ChosenGrid& grid, const float* w, const Gram& gram, const GptqOptions& options,
-                        Products& products) {
-  const int64_t n = grid.n();
-  const int64_t k = grid.k();
-  ThreadPool& pool = products.pool();
-  GptqResult out;
-  out.codes.resize(static_cast<size_t>(n * k));
-
+Result<InverseFactor> InverseFactor::make(const Gram& gram, const GptqOptions& options, Products& products) {
+  InverseFactor out;
+  const int64_t k = gram.k();
   const std::vector<float> diagonal = gram.diagonal();
-  std::vector<int32_t> order(static_cast<size_t>(k));
-  std::iota(order.begin(), order.end(), 0);
+  out.order.resize(static_cast<size_t>(k));
+  std::iota(out.order.begin(), out.order.end(), 0);
   if (options.act_order) {
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    std::stable_sort(out.order.begin(), out.order.end(), [&](int32_t a, int32_t b) {
       return diagonal[static_cast<size_t>(a)] > diagonal[static_cast<size_t>(b)];
     });
   }
@@ -47,21 +42,35 @@ Result<GptqResult> gptq(const ChosenGrid& grid, const float* w, const Gram& gram
     out.dead_columns += d > 0 ? 0 : 1;
   }
   mean /= static_cast<double>(std::max<int64_t>(k, 1));
-
-  std::vector<float> u;
-  out.damping = -1;
-  if (mean > 0 && std::isfinite(mean)) {
-    // Doubling from 1 % passes 1 within 8 steps; a matrix that needs more than its own mean is not data any more.
-    for (double damping = options.damping; damping <= 4; damping *= 2) {
-      auto factor = inverse_factor(damped(gram, order, damping, mean), k, products);
-      if (factor.ok()) {
-        u = std::move(factor).value();
-        out.damping = damping;
-        break;
-      }
-      if (factor.error().kind != ErrorKind::kNotFinite) return std::move(factor).error();
+  if (!(mean > 0) || !std::isfinite(mean)) return out;
+  // Doubling from 1 % passes 1 within 8 steps; a matrix that needs more than its own mean is not data any more.
+  for (double damping = options.damping; damping <= 4; damping *= 2) {
+    auto factor = inverse_factor(damped(gram, out.order, damping, mean), k, products);
+    if (factor.ok()) {
+      out.u = std::move(factor).value();
+      out.damping = damping;
+      out.added = static_cast<float>(damping * mean);
+      break;
     }
+    if (factor.error().kind != ErrorKind::kNotFinite) return std::move(factor).error();
   }
+  return out;
+}
+
+Result<GptqResult> gptq(const ChosenGrid& grid, const float* w, const Gram& gram, const GptqOptions& options,
+                        Products& products) {
+  TARE_ASSIGN(const InverseFactor factor, InverseFactor::make(gram, options, products));
+  return gptq(grid, w, factor, products);
+}
+
+Result<GptqResult> gptq(const ChosenGrid& grid, const float* w, const InverseFactor& factor, Products& products) {
+  const int64_t n = grid.n();
+  const int64_t k = grid.k();
+  ThreadPool& pool = products.pool();
+  const std::vector<int32_t>& order = factor.order;
+  const std::vector<float>& u = factor.u;
+  GptqResult out{.damping = factor.damping, .dead_columns = factor.dead_columns};
+  out.codes.resize(static_cast<size_t>(n * k));
   if (out.damping < 0) {
     pool.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) grid.encode_row(row, w + row * k, out.codes.data() + row * k);
@@ -87,11 +96,11 @@ Result<GptqResult> gptq(const ChosenGrid& grid, const float* w, const Gram& gram
         float* error = errors.data() + row * nb;
         for (int64_t j = 0; j < nb; ++j) {
           const int32_t column = order[static_cast<size_t>(first + j)];
-          const float* factor = u.data() + (first + j) * k + first;
+          const float* weights = u.data() + (first + j) * k + first;
           const uint8_t code = grid.encode(row, column, values[j]);
           out.codes[static_cast<size_t>(row * k + column)] = code;
-          error[j] = (values[j] - grid.decode(row, column, code)) / factor[j];
-          for (int64_t i = j + 1; i < nb; ++i) values[i] -= error[j] * factor[i];
+          error[j] = (values[j] - grid.decode(row, column, code)) / weights[j];
+          for (int64_t i = j + 1; i < nb; ++i) values[i] -= error[j] * weights[i];
         }
       }
     });

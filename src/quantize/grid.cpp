@@ -41,6 +41,14 @@ Buffer float_buffer(const std::vector<float>& values, DType dtype) {
   return Buffer::own(std::move(out));
 }
 
+// clamp(rne(v), lo, hi) without a library call; |lo|, |hi| far below 2^22. NaN gives lo.
+inline float nearest(float v, float lo, float hi) {
+  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it leaves no bits behind the point
+  v = v > lo ? v : lo;
+  v = v < hi ? v : hi;
+  return (v + kMagic) - kMagic;
+}
+
 // A scale of 0 (an all-zero group, or one that rounds to 0 as stored) becomes 1: every code then decodes to its zero.
 float positive(float scale) {
   return scale > 0 ? scale : 1.0f;
@@ -94,30 +102,34 @@ ChosenGrid::Cell ChosenGrid::choose_cell(const float* w, int64_t count, float cl
     least = std::min(least, w[i]);
     most = std::max(most, w[i]);
   }
+  return cell_for(least * clip, most * clip, row_scale);
+}
+
+ChosenGrid::Cell ChosenGrid::cell_for(float least, float most, float row_scale) const {
   const auto steps = static_cast<float>((1 << spec_.bits) - 1);
   switch (spec_.kind) {
     case GridKind::kInteger:
       if (spec_.symmetric) {
-        const float absmax = std::max(std::abs(least), std::abs(most)) * clip;
+        const float absmax = std::max(std::abs(least), std::abs(most));
         const float divisor = spec_.scale_rule == ScaleRule::kAbsmaxDivMax ? static_cast<float>(hi_) : steps / 2.0f;
         return {.scale = positive(store(absmax / divisor, spec_.scale_dtype))};
       } else {
-        const float lo = std::min(0.0f, least) * clip;
-        const float hi = std::max(0.0f, most) * clip;
+        const float lo = std::min(0.0f, least);
+        const float hi = std::max(0.0f, most);
         const float scale = positive(store((hi - lo) / steps, spec_.scale_dtype));
         return {.scale = scale, .zero = static_cast<float>(round_clamp(-lo / scale, 0, hi_))};
       }
     case GridKind::kMinimum: {
-      const float lo = store(least * clip, spec_.scale_dtype);
-      return {.scale = positive(store((most * clip - lo) / steps, spec_.scale_dtype)), .minimum = lo};
+      const float lo = store(least, spec_.scale_dtype);
+      return {.scale = positive(store((most - lo) / steps, spec_.scale_dtype)), .minimum = lo};
     }
     case GridKind::kQoqChannel:
-      return {.scale = positive(store((most - least) * clip / steps, spec_.scale_dtype)),
-              .minimum = -store(-least * clip, spec_.scale_dtype)};
+      return {.scale = positive(store((most - least) / steps, spec_.scale_dtype)),
+              .minimum = -store(-least, spec_.scale_dtype)};
     case GridKind::kProgressive: {
       const auto p = static_cast<float>(spec_.protected_range);
-      const float lo = std::clamp(least * clip / row_scale, -p, p);
-      const float hi = std::clamp(most * clip / row_scale, -p, p);
+      const float lo = std::clamp(least / row_scale, -p, p);
+      const float hi = std::clamp(most / row_scale, -p, p);
       return {.scale = static_cast<float>(round_clamp((hi - lo) / steps, 1, 127)),
               .minimum = static_cast<float>(-round_clamp(-lo, -127, 128))};
     }
@@ -125,8 +137,8 @@ ChosenGrid::Cell ChosenGrid::choose_cell(const float* w, int64_t count, float cl
   return {};
 }
 
-Result<ChosenGrid> ChosenGrid::choose(const GridSpec& spec, const float* w, int64_t n, int64_t k, ThreadPool& pool,
-                                      std::span<const float> clip) {
+// Everything but the cells: sizes, code range, row scales.
+Result<ChosenGrid> ChosenGrid::start(const GridSpec& spec, const float* w, int64_t n, int64_t k, ThreadPool& pool) {
   TARE_TRY(check(spec));
   for (int64_t i = 0; i < n * k; ++i) {
     if (!std::isfinite(w[i])) {
@@ -138,27 +150,37 @@ Result<ChosenGrid> ChosenGrid::choose(const GridSpec& spec, const float* w, int6
   grid.spec_ = spec;
   grid.n_ = n;
   grid.k_ = k;
-  grid.width_ = spec.group_width(k);
+  grid.width_ = spec.per_tensor ? k : spec.group_width(k);
   grid.groups_ = k == 0 ? 0 : ceil_div(k, grid.width_);
   const bool signed_codes = spec.kind == GridKind::kInteger && spec.symmetric;
   const int half = 1 << (spec.bits - 1);
   grid.lo_ = !signed_codes ? 0 : spec.scale_rule == ScaleRule::kAbsmaxDivMax ? 1 - half : -half;
   grid.hi_ = signed_codes ? half - 1 : 2 * half - 1;
+  if (spec.per_tensor) return grid;
+  grid.cells_.resize(static_cast<size_t>(n * grid.groups_));
+  if (spec.kind != GridKind::kProgressive) return grid;
+  grid.row_scales_.resize(static_cast<size_t>(n));
+  pool.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float absmax = 0;
+      for (int64_t i = 0; i < k; ++i) absmax = std::max(absmax, std::abs(w[row * k + i]));
+      grid.row_scales_[static_cast<size_t>(row)] =
+          positive(store(absmax / static_cast<float>(spec.protected_range), DType::kF16));
+    }
+  });
+  return grid;
+}
+
+Result<ChosenGrid> ChosenGrid::choose(const GridSpec& spec, const float* w, int64_t n, int64_t k, ThreadPool& pool,
+                                      std::span<const float> clip) {
+  TARE_ASSIGN(ChosenGrid grid, start(spec, w, n, k, pool));
   if (spec.per_tensor) {
     grid.cells_ = {grid.choose_cell(w, std::max<int64_t>(n * k, 1), clip.empty() ? 1.0f : clip[0], 1.0f)};
     return grid;
   }
-  grid.cells_.resize(static_cast<size_t>(n * grid.groups_));
-  if (spec.kind == GridKind::kProgressive) grid.row_scales_.resize(static_cast<size_t>(n));
   pool.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      float row_scale = 1;
-      if (spec.kind == GridKind::kProgressive) {
-        float absmax = 0;
-        for (int64_t i = 0; i < k; ++i) absmax = std::max(absmax, std::abs(w[row * k + i]));
-        row_scale = positive(store(absmax / static_cast<float>(spec.protected_range), DType::kF16));
-        grid.row_scales_[static_cast<size_t>(row)] = row_scale;
-      }
+      const float row_scale = grid.row_scales_.empty() ? 1.0f : grid.row_scales_[static_cast<size_t>(row)];
       for (int64_t g = 0; g < grid.groups_; ++g) {
         const int64_t first = g * grid.width_;
         const auto index = static_cast<size_t>(row * grid.groups_ + g);
@@ -172,18 +194,20 @@ Result<ChosenGrid> ChosenGrid::choose(const GridSpec& spec, const float* w, int6
 
 uint8_t ChosenGrid::encode(int64_t row, int64_t column, float value) const {
   const Cell& c = cell(row, column);
+  const auto lo = static_cast<float>(lo_);
+  const auto hi = static_cast<float>(hi_);
   switch (spec_.kind) {
     case GridKind::kInteger:
       // The zero is added after rounding, as the field does it: rne(w/s) + z.
-      return static_cast<uint8_t>(round_clamp(round_half_even(value / c.scale) + c.zero, lo_, hi_) &
+      return static_cast<uint8_t>(static_cast<int>(nearest(value / c.scale, lo - c.zero, hi - c.zero) + c.zero) &
                                   ((1 << spec_.bits) - 1));
     case GridKind::kMinimum:
     case GridKind::kQoqChannel:
-      return static_cast<uint8_t>(round_clamp((value - c.minimum) / c.scale, lo_, hi_));
+      return static_cast<uint8_t>(nearest((value - c.minimum) / c.scale, lo, hi));
     case GridKind::kProgressive: {
       const auto p = static_cast<float>(spec_.protected_range);
       const float v = std::clamp(value / row_scales_[static_cast<size_t>(row)], -p, p);
-      return static_cast<uint8_t>(round_clamp((v - c.minimum) / c.scale, lo_, hi_));
+      return static_cast<uint8_t>(nearest((v - c.minimum) / c.scale, lo, hi));
     }
   }
   return 0;
@@ -192,26 +216,29 @@ uint8_t ChosenGrid::encode(int64_t row, int64_t column, float value) const {
 void ChosenGrid::encode_row(int64_t row, const float* values, uint8_t* codes) const {
   const int mask = (1 << spec_.bits) - 1;
   const auto p = static_cast<float>(spec_.protected_range);
+  const auto lo = static_cast<float>(lo_);
+  const auto hi = static_cast<float>(hi_);
   for (int64_t first = 0; first < k_; first += width_) {
     const int64_t last = std::min(first + width_, k_);
     const Cell c = cell(row, first);
     switch (spec_.kind) {
       case GridKind::kInteger:
         for (int64_t i = first; i < last; ++i) {
-          codes[i] = static_cast<uint8_t>(round_clamp(round_half_even(values[i] / c.scale) + c.zero, lo_, hi_) & mask);
+          codes[i] = static_cast<uint8_t>(
+              static_cast<int>(nearest(values[i] / c.scale, lo - c.zero, hi - c.zero) + c.zero) & mask);
         }
         break;
       case GridKind::kMinimum:
       case GridKind::kQoqChannel:
         for (int64_t i = first; i < last; ++i) {
-          codes[i] = static_cast<uint8_t>(round_clamp((values[i] - c.minimum) / c.scale, lo_, hi_));
+          codes[i] = static_cast<uint8_t>(nearest((values[i] - c.minimum) / c.scale, lo, hi));
         }
         break;
       case GridKind::kProgressive: {
         const float row_scale = row_scales_[static_cast<size_t>(row)];
         for (int64_t i = first; i < last; ++i) {
           const float v = std::clamp(values[i] / row_scale, -p, p);
-          codes[i] = static_cast<uint8_t>(round_clamp((v - c.minimum) / c.scale, lo_, hi_));
+          codes[i] = static_cast<uint8_t>(nearest((v - c.minimum) / c.scale, lo, hi));
         }
         break;
       }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -50,11 +51,34 @@ Status check(const GridSpec& spec);
 /// `encode` and `decode`, so every algorithm works on every grid.
 class ChosenGrid {
  public:
+  ChosenGrid() = default;
   /// From ranges of w [N,K], row-major. clip: [N * groups] factors on each group's range, or empty (= 1).
   /// Zero ranges get scale 1; the range of an asymmetric group always includes 0. Errors: NaN or inf in w (position
   /// named).
   static Result<ChosenGrid> choose(const GridSpec& spec, const float* w, int64_t n, int64_t k, ThreadPool& pool,
                                    std::span<const float> clip = {});
+
+  /// Ranges that lose least: for each group the factors on its least and greatest value (or on both, where the grid is
+  /// symmetric) that minimize sum over k of weight[k] (w - decoded)^2 with nearest codes. weight [K] >= 0; columns of
+  /// weight 0 count a little. Errors: as choose.
+  static Result<ChosenGrid> search(const GridSpec& spec, const float* w, int64_t n, int64_t k, ThreadPool& pool,
+                                   std::span<const float> weight);
+
+  /// The numbers of one group as they count: decoded = scale * unit(code) + minimum.
+  struct Group {
+    float scale = 1;
+    float minimum = 0;
+    bool has_minimum = false;  // it is free, not 0
+    float step = 0;            // both are multiples of it; 0: floats
+  };
+  Group group(int64_t row, int64_t group) const;
+  /// Moves a group to the stored numbers nearest to these. False, and nothing changes: scale not positive, or the codes
+  /// [columns of the group] would leave the range that the form promises.
+  bool move(int64_t row, int64_t group, float scale, float minimum, const uint8_t* codes);
+  /// What the scale multiplies: q, or q - zero.
+  float unit(int64_t row, int64_t column, uint8_t code) const;
+  int64_t group_first(int64_t group) const { return group * width_; }
+  int64_t group_end(int64_t group) const { return std::min(k_, (group + 1) * width_); }
 
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
@@ -82,6 +106,9 @@ class ChosenGrid {
     return cells_[static_cast<size_t>(spec_.per_tensor ? 0 : row * groups_ + column / width_)];
   }
   Cell choose_cell(const float* w, int64_t count, float clip, float row_scale) const;
+  Cell cell_for(float least, float most, float row_scale) const;
+  double loss(const Cell& cell, const float* w, const float* weight, int64_t count, float row_scale) const;
+  static Result<ChosenGrid> start(const GridSpec& spec, const float* w, int64_t n, int64_t k, ThreadPool& pool);
 
   GridSpec spec_;
   int64_t n_ = 0, k_ = 0, width_ = 0, groups_ = 0;

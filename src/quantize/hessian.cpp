@@ -57,22 +57,21 @@ std::vector<float> Gram::diagonal() const {
 Status Gram::add(const float* x, int64_t m, Products& products) {
   transposed_.resize(static_cast<size_t>(k_ * m));
   transpose(x, k_, m, k_, transposed_.data(), products.pool());
-  constexpr int64_t kRows = 384;
-  product_.resize(static_cast<size_t>(kRows * k_));
-  // Lower triangle by blocks of rows; mirrored below.
-  for (int64_t first = 0; first < k_; first += kRows) {
-    const int64_t rows = std::min(kRows, k_ - first);
-    const int64_t columns = first + rows;
-    TARE_TRY(products.multiply(transposed_.data() + first * m, m, rows, m, transposed_.data(), columns, product_.data(),
-                               columns));
-    products.pool().parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+  // Lower triangle by blocks of columns, each packed once; mirrored while it is added.
+  constexpr int64_t kColumns = 384;
+  product_.resize(static_cast<size_t>(k_ * std::min(kColumns, k_)));
+  for (int64_t first = 0; first < k_; first += kColumns) {
+    const int64_t columns = std::min(kColumns, k_ - first);
+    const int64_t rows = k_ - first;
+    TARE_TRY(products.multiply(transposed_.data() + first * m, m, rows, m, transposed_.data() + first * m, columns,
+                               product_.data(), columns));
+    products.pool().parallel_for(rows, 32, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        float* row = values_.data() + (first + i) * k_;
+        float* row = values_.data() + (first + i) * k_ + first;
         const float* add = product_.data() + i * columns;
-        for (int64_t j = 0; j <= first + i; ++j) {
-          row[j] += add[j];
-          values_[static_cast<size_t>(j * k_ + first + i)] = row[j];
-        }
+        const int64_t stop = std::min(columns, i + 1);
+        for (int64_t j = 0; j < stop; ++j) row[j] += add[j];
+        for (int64_t j = 0; j < stop; ++j) values_[static_cast<size_t>((first + j) * k_ + first + i)] = row[j];
       }
     });
   }

@@ -5,124 +5,21 @@
 #include <algorithm>
 
 #include "base/interrupt.h"
-#include "checkpoints/module_pattern.h"
-#include "model/release.h"
 #include "model/weight_plan.h"
-#include "numerics/mini_float.h"
-#include "quantize/gptq.h"
+#include "quantize/block_walk.h"
+#include "quantize/matrix_plan.h"
 
 namespace tare::quantize {
 
-using model::LayerLinear;
-using tensor::DType;
+using model::Site;
 using tensor::QuantizedTensor;
 using tensor::Tensor;
-using tensor::Weight;
-using tensor::WeightInfo;
 
 namespace {
 
-constexpr std::pair<std::string_view, HeadChoice> kHeads[] = {
-    {"source", HeadChoice::kSource}, {"bfloat16", HeadChoice::kBF16}, {"float16", HeadChoice::kF16},
-    {"float32", HeadChoice::kF32},   {"int8", HeadChoice::kInt8},     {"int8-a8", HeadChoice::kInt8A8},
-};
-
-// A matrix of the layers with its scheme after all exceptions.
-struct Planned {
-  LayerLinear linear;
-  int64_t layer = 0;
-  MatrixScheme scheme;
-};
-
-Result<std::vector<Planned>> plan_matrices(const model::Architecture& arch, const PipelineOptions& options) {
-  struct Rule {
-    std::string text;
-    checkpoints::ModulePattern pattern;
-    const SchemeException* exception = nullptr;  // nullptr: ignored
-    int64_t hits = 0;
-  };
-  std::vector<Rule> rules;
-  for (const std::string& text : options.ignore) {
-    TARE_ASSIGN(checkpoints::ModulePattern pattern, checkpoints::ModulePattern::compile(text, "--ignore"));
-    rules.push_back({text, std::move(pattern)});
-  }
-  for (const SchemeException& exception : options.exceptions) {
-    TARE_ASSIGN(checkpoints::ModulePattern pattern, checkpoints::ModulePattern::compile(exception.pattern, "--set"));
-    rules.push_back({exception.pattern, std::move(pattern), &exception});
-  }
-  std::vector<Planned> out;
-  for (int64_t layer = 0; layer < arch.layers; ++layer) {
-    const model::LayerLinears linears = model::layer_linears(arch, layer);
-    for (const auto* group : {&linears.qkv, &linears.o, &linears.gate_up, &linears.down}) {
-      for (const LayerLinear& linear : *group) {
-        Planned planned{.linear = linear, .layer = layer, .scheme = options.scheme};
-        for (Rule& rule : rules) {
-          if (!rule.pattern.matches(linear.name)) continue;
-          ++rule.hits;
-          if (rule.exception) {
-            TARE_TRY(apply_exception(*rule.exception, planned.scheme));
-          } else {
-            planned.scheme.keep = true;
-          }
-        }
-        out.push_back(std::move(planned));
-      }
-    }
-  }
-  for (const Rule& rule : rules) {
-    if (rule.hits == 0) {
-      return invalid_input("pattern matches no matrix of the layers",
-                           {.where = rule.exception ? "--set" : "--ignore",
-                            .expected = "names like model.layers.0.mlp.down_proj",
-                            .found = fmt::format("'{}'", rule.text)});
-    }
-  }
-  return out;
-}
-
-// A source that is quantized already is rounded twice: said for a GGUF, which is often all there is of a model; refused
-// for a checkpoint that declares it in its configuration, unless asked for.
-Status check_source(const tensor::ModelWeights& source, const std::vector<Planned>& matrices,
-                    const PipelineOptions& options, std::vector<std::string>& substitutions) {
-  std::map<std::string, int64_t> forms;
-  for (const Planned& planned : matrices) {
-    const WeightInfo* info = source.find(planned.linear.name + ".weight");
-    if (!info || planned.scheme.keep) continue;
-    if (const auto* spec = std::get_if<tensor::QuantSpec>(&info->form)) ++forms[describe(*spec)];
-  }
-  if (forms.empty()) return {};
-  std::string found;
-  for (const auto& [form, count] : forms)
-    found += fmt::format("{}{} matrices {}", found.empty() ? "" : ", ", count, form);
-  if (source.format != "gguf" && !options.dequantize_first) {
-    return invalid_input(
-        "source is quantized already",
-        {.where = source.format,
-         .expected = "unquantized weights",
-         .found = found,
-         .hint = "start from the original model, or pass --dequantize-first and accept the double loss"});
-  }
-  substitutions.push_back(
-      fmt::format("the source is quantized already ({}): its dequantized weights are quantized again, and errors are "
-                  "measured against them, not against the original model",
-                  found));
-  return {};
-}
-
-Result<Tensor> as_dtype(const Weight& weight, DType dtype) {
-  TARE_ASSIGN(std::vector<float> values, tensor::to_f32(weight));
-  const tensor::Shape shape = tensor::shape_of(weight);
-  if (dtype == DType::kF32) return Tensor::from_f32(shape, std::move(values));
-  std::vector<uint16_t> out;
-  out.reserve(values.size());
-  for (const float v : values) out.push_back(dtype == DType::kF16 ? numerics::f32_to_f16(v) : numerics::f32_to_bf16(v));
-  return Tensor::make(dtype, shape, Buffer::own(std::move(out)));
-}
-
-std::string form_name(const WeightInfo& info) {
-  if (const DType* dtype = std::get_if<DType>(&info.form)) return std::string(tensor::dtype_name(*dtype));
-  return describe(std::get<tensor::QuantSpec>(info.form));
-}
+constexpr Site kSites[] = {Site::kQkv, Site::kOut, Site::kGateUp, Site::kDown};
+// Relative squared change of a block's output that rounding of folded weights may leave.
+constexpr double kProof = 1e-6;
 
 class Pipeline {
  public:
@@ -136,24 +33,21 @@ class Pipeline {
 
   Result<Outcome> run() {
     TARE_ASSIGN([[maybe_unused]] const auto leftovers, model::account_weights(*source_, arch_));
-    TARE_ASSIGN(const std::vector<Planned> matrices, plan_matrices(arch_, options_));
-    TARE_TRY(check_source(*source_, matrices, options_, out_.substitutions));
-    TARE_TRY(reserve_memory(matrices));
+    TARE_ASSIGN(matrices_, plan_matrices(arch_, options_));
+    TARE_TRY(check_source(*source_, matrices_, options_, out_.substitutions));
+    TARE_TRY(reserve_memory());
     out_.weights.config = source_->config;
     out_.weights.format = "tare";
     out_.weights.kv = source_->kv;
-    out_.error_kind = "weight";
-    if (std::any_of(matrices.begin(), matrices.end(), [](const Planned& p) { return p.scheme.algorithm == "gptq"; })) {
-      TARE_ASSIGN(grams_, collect_grams(*source_, arch_, options_.calibration, products_, options_.budget,
-                                        options_.calibration_progress));
-      out_.error_kind = "output";
-    }
     if (options_.widths.kv != 16) {
       const std::string dtype = fmt::format("int{}", options_.widths.kv);
       out_.weights.kv = {dtype, dtype};
     }
-    for (const Planned& planned : matrices) TARE_TRY(quantize_matrix(planned, static_cast<int64_t>(matrices.size())));
-    TARE_TRY(add_tables());
+    TARE_TRY(transform_model());
+    TARE_TRY(start_data());
+    out_.error_kind = data_ ? "output" : "weight";
+    for (int64_t layer = 0; layer < arch_.layers; ++layer) TARE_TRY(quantize_block(layer));
+    TARE_TRY(add_tables(*source_, arch_, options_.head, out_.weights, out_.substitutions, pool_));
     for (const std::string& name : source_->names()) {
       if (!out_.weights.contains(name)) TARE_TRY(keep(name));
     }
@@ -166,11 +60,11 @@ class Pipeline {
   }
 
  private:
-  Status reserve_memory(const std::vector<Planned>& matrices) {
+  Status reserve_memory() {
     if (!options_.budget) return {};
     int64_t largest = 0;
     int64_t result = 0;
-    for (const Planned& planned : matrices) {
+    for (const PlannedMatrix& planned : matrices_) {
       const int64_t count = planned.linear.n * planned.linear.k;
       largest = std::max(largest, count);
       if (!planned.scheme.keep) result += count * planned.scheme.grid.bits / 8 + count / 16;
@@ -186,148 +80,216 @@ class Pipeline {
     return out_.weights.add(name, *source_->find(name), [source, name] { return source->load(name); });
   }
 
-  Status quantize_matrix(const Planned& planned, int64_t total) {
-    TARE_TRY(check_interrupt("quantize"));
-    const std::string name = planned.linear.name + ".weight";
-    const int64_t n = planned.linear.n;
-    const int64_t k = planned.linear.k;
-    MatrixReport report{.name = planned.linear.name, .scheme = describe(planned.scheme)};
-    if (planned.scheme.keep) {
-      TARE_TRY(keep(name));
-      report.bpw = 8.0 * static_cast<double>(source_->find(name)->stored_bytes) / static_cast<double>(n * k);
-      report.status = "kept";
-    } else {
-      TARE_ASSIGN(const Weight weight, source_->load(name));
-      TARE_ASSIGN(const std::vector<float> w, tensor::to_f32(weight));
-      model::release_pages(weight);
-      auto made = make(planned, w, report);
-      if (!made.ok()) {
-        Error error = std::move(made).error();
-        error.where = name + (error.where.empty() ? "" : ", " + error.where);
-        return error;
-      }
-      report.bpw = made->bits_per_weight();
-      TARE_TRY(out_.weights.add(name, std::move(*made), planned.scheme.activation));
-    }
-    out_.matrices.push_back(report);
-    if (options_.progress) options_.progress(report, static_cast<int64_t>(out_.matrices.size()), total);
-    return {};
+  TransformContext context() {
+    return {.arch = &arch_, .widths = options_.widths, .products = &products_, .settings = options_.transform_settings};
   }
 
-  // Nearest codes, or GPTQ's where they are better; fills the report.
-  Result<QuantizedTensor> make(const Planned& planned, const std::vector<float>& w, MatrixReport& report) {
-    const int64_t n = planned.linear.n;
-    const int64_t k = planned.linear.k;
-    TARE_ASSIGN(const ChosenGrid grid, ChosenGrid::choose(planned.scheme.grid, w.data(), n, k, pool_));
-    std::vector<uint8_t> codes(w.size());
-    pool_.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) grid.encode_row(row, w.data() + row * k, codes.data() + row * k);
-    });
-    TARE_ASSIGN(QuantizedTensor nearest, grid.finish(codes, "tare"));
-    report.status = "rtn";
-    std::vector<float> decoded = decode(nearest);
-    const auto gram = grams_.find(planned.linear.name);
-    if (gram == grams_.end()) {
-      report.error = report.error_rtn = relative_error(w.data(), decoded.data(), n, k, pool_);
-      return nearest;
-    }
-    const Gram& g = *gram->second;
-    report.tokens = g.tokens();
-    TARE_ASSIGN(const double power, output_error(g, w.data(), n, products_));
-    const auto error_of = [&](std::vector<float> value) -> Result<double> {
-      for (size_t i = 0; i < value.size(); ++i) value[i] = w[i] - value[i];
-      TARE_ASSIGN(const double error, output_error(g, value.data(), n, products_));
-      return power > 0 ? error / power : 0.0;
-    };
-    TARE_ASSIGN(report.error_rtn, error_of(std::move(decoded)));
-    report.error = report.error_rtn;
-    if (planned.scheme.algorithm != "gptq") return nearest;
-    TARE_ASSIGN(const GptqResult solved, gptq(grid, w.data(), g, {}, products_));
-    if (solved.damping < 0) {
-      report.status = "rtn (no activity that GPTQ could use)";
-      return nearest;
-    }
-    TARE_ASSIGN(QuantizedTensor better, grid.finish(solved.codes, "tare"));
-    TARE_ASSIGN(const double error, error_of(decode(better)));
-    if (error > report.error_rtn) {
-      report.status = "rtn (gptq was worse)";
-      return nearest;
-    }
-    report.error = error;
-    report.status = solved.dead_columns > 0 ? fmt::format("gptq ({} dead columns)", solved.dead_columns) : "gptq";
-    return better;
+  void report(TransformReport done) {
+    for (const std::string& note : done.notes) out_.substitutions.push_back(done.name + ": " + note);
+    if (options_.transform_progress) options_.transform_progress(done);
+    out_.transforms.push_back(std::move(done));
   }
 
-  std::vector<float> decode(const QuantizedTensor& weight) {
-    std::vector<float> out(static_cast<size_t>(weight.n() * weight.k()));
-    pool_.parallel_for(weight.n(), 16, [&](int64_t begin, int64_t end) {
-      tensor::dequantize(weight, begin, end, out.data() + begin * weight.k());
-    });
-    return out;
-  }
-
-  // Embedding and head.
-  Status add_tables() {
-    TARE_ASSIGN(const bool tied, model::head_is_tied(*source_, arch_));
-    if (options_.head == HeadChoice::kSource) return {};
-    for (const std::string& name : {std::string(model::kEmbedding), std::string(model::kHead)}) {
-      if (!source_->contains(name)) continue;
-      const bool shared = tied && name == model::kEmbedding;
-      TARE_ASSIGN(const Weight weight, source_->load(name));
-      const WeightInfo& info = *source_->find(name);
-      if (options_.head == HeadChoice::kInt8 || options_.head == HeadChoice::kInt8A8) {
-        const GridSpec grid{.bits = 8, .group_size = 0, .scale_dtype = DType::kF32};
-        TARE_ASSIGN(const std::vector<float> w, tensor::to_f32(weight));
-        TARE_ASSIGN(QuantizedTensor made,
-                    round_to_nearest(grid, w.data(), info.shape[0], info.shape[1], "tare", pool_));
-        tensor::ActivationSpec activation;
-        if (options_.head == HeadChoice::kInt8A8 && (shared || name == model::kHead)) {
-          activation.type = tensor::ActivationType::kS8;
-        }
-        out_.substitutions.push_back(fmt::format("{}: {} becomes {}{}", name, form_name(info), describe(grid),
-                                                 shared ? ", one table for embedding and head" : ""));
-        TARE_TRY(out_.weights.add(name, std::move(made), activation));
+  // Transforms of the whole model change what the source gives.
+  Status transform_model() {
+    for (const std::string_view name : options_.recipe->transforms) {
+      TARE_ASSIGN(const Transform* transform, find_transform(name));
+      if (!transform->model) {
+        block_transforms_.push_back(transform);
         continue;
       }
-      const DType dtype = options_.head == HeadChoice::kBF16  ? DType::kBF16
-                          : options_.head == HeadChoice::kF16 ? DType::kF16
-                                                              : DType::kF32;
-      if (const DType* same = std::get_if<DType>(&info.form); same && *same == dtype) continue;
-      TARE_ASSIGN(Tensor made, as_dtype(weight, dtype));
-      out_.substitutions.push_back(
-          fmt::format("{}: {} stored as {}", name, form_name(info), tensor::dtype_name(dtype)));
-      TARE_TRY(out_.weights.add(name, std::move(made)));
+      if (!block_transforms_.empty()) {
+        return internal_error("a transform of the whole model comes after one of a block",
+                              {.where = std::string(options_.recipe->name), .found = std::string(name)});
+      }
+      TransformReport done{.name = std::string(name)};
+      TARE_ASSIGN(source_, transform->model(source_, arch_, context(), done));
+      transformed_ = true;
+      report(std::move(done));
+    }
+    out_.weights.config = source_->config;
+    return {};
+  }
+
+  Status start_data() {
+    const bool solves = std::any_of(matrices_.begin(), matrices_.end(), [](const PlannedMatrix& p) {
+      return !p.scheme.keep && p.scheme.algorithm != "rtn";
+    });
+    const bool looks = std::any_of(block_transforms_.begin(), block_transforms_.end(),
+                                   [](const Transform* t) { return t->needs_data; });
+    if (!solves && !looks) return {};
+    const bool correct = solves && options_.solve.correction > 0;
+    TARE_ASSIGN(
+        BlockData data,
+        BlockData::start(*source_, arch_, options_.calibration,
+                         {.spill_folder = options_.spill_folder, .budget = options_.budget, .reference = correct},
+                         products_));
+    data_ = std::make_unique<BlockData>(std::move(data));
+    return {};
+  }
+
+  Status quantize_block(int64_t layer) {
+    TARE_ASSIGN(Block block, Block::load(*source_, arch_, layer));
+    for (BlockMatrix& matrix : block.matrices) matrix.scheme = matrices_[done_ + index_of(block, matrix)].scheme;
+    TARE_TRY(transform_block(block));
+    if (!data_) {
+      for (BlockMatrix& matrix : block.matrices) TARE_TRY(round_alone(matrix, block));
+    } else {
+      TARE_ASSIGN(BlockWalk walk, BlockWalk::begin(*data_, block, options_.widths.kv, options_.solve.correction > 0));
+      // The reference stream of the walk runs `block` as it is; what is solved goes into a copy, site by site.
+      Block solved = block;
+      for (const Site site : kSites) {
+        TARE_TRY(check_interrupt("quantize"));
+        TARE_ASSIGN(const SiteInputs inputs, walk.collect(site));
+        if (inputs.zero_tokens == data_->tokens()) {
+          out_.substitutions.push_back(fmt::format("layer {}: what {} reads is 0 for every token", layer,
+                                                   block.matrices[block.reading(site)[0]].name));
+        }
+        TARE_ASSIGN(SiteSolver solver, SiteSolver::make(inputs, options_.solve, products_));
+        for (const size_t index : block.reading(site)) TARE_TRY(solve(block, solved.matrices[index], solver, inputs));
+        TARE_TRY(walk.set(site, solved));
+      }
+      TARE_TRY(walk.finish());
+    }
+    TARE_TRY(add_vectors(block));
+    done_ += block.matrices.size();
+    return {};
+  }
+
+  static size_t index_of(const Block& block, const BlockMatrix& matrix) {
+    return static_cast<size_t>(&matrix - block.matrices.data());
+  }
+
+  Status transform_block(Block& block) {
+    if (data_) TARE_TRY(data_->open(block, !block_transforms_.empty()));
+    for (const Transform* transform : block_transforms_) {
+      TARE_TRY(check_interrupt("quantize"));
+      const int64_t revision = block.revision();
+      TARE_ASSIGN(TransformReport done, transform->block(block, *data_, context()));
+      done.name = std::string(transform->name);
+      done.layer = block.layer;
+      if (block.revision() != revision && transform->keeps_output) {
+        TARE_ASSIGN(done.output_change, data_->error(block, {}));
+        if (!(done.output_change < kProof)) {
+          return internal_error("a transform changed what its block computes",
+                                {.where = fmt::format("{}, layer {}", transform->name, block.layer),
+                                 .expected = fmt::format("a relative squared change below {}", kProof),
+                                 .found = fmt::format("{:.3e}", done.output_change)});
+        }
+      }
+      report(std::move(done));
     }
     return {};
+  }
+
+  // Without data: nearest codes, errors of weights.
+  Status round_alone(const BlockMatrix& matrix, const Block& block) {
+    MatrixReport row = row_of(matrix, block);
+    if (matrix.scheme.keep) return keep_matrix(matrix, block, row);
+    auto grid = ChosenGrid::choose(matrix.scheme.grid, matrix.w.data(), matrix.n, matrix.k, pool_, matrix.clip);
+    if (!grid.ok()) return named(std::move(grid).error(), matrix);
+    std::vector<uint8_t> codes(matrix.w.size());
+    pool_.parallel_for(matrix.n, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        grid->encode_row(i, matrix.w.data() + i * matrix.k, codes.data() + i * matrix.k);
+      }
+    });
+    TARE_ASSIGN(QuantizedTensor made, grid->finish(codes, "tare"));
+    std::vector<float> decoded(matrix.w.size());
+    pool_.parallel_for(matrix.n, 16, [&](int64_t begin, int64_t end) {
+      tensor::dequantize(made, begin, end, decoded.data() + begin * matrix.k);
+    });
+    row.error = row.error_rtn = relative_error(matrix.w.data(), decoded.data(), matrix.n, matrix.k, pool_);
+    row.status = "rtn";
+    return add(matrix, std::move(made), std::move(row));
+  }
+
+  Status solve(const Block& block, BlockMatrix& matrix, SiteSolver& solver, const SiteInputs& inputs) {
+    TARE_TRY(check_interrupt("quantize"));
+    MatrixReport row = row_of(matrix, block);
+    row.tokens = inputs.gram.tokens();
+    if (matrix.scheme.keep) return keep_matrix(matrix, block, row);
+    const bool writes_stream = (matrix.site == Site::kOut && arch_.attention_norm_out.empty()) ||
+                               (matrix.site == Site::kDown && arch_.mlp_norm_out.empty());
+    auto solved = solver.solve(matrix, writes_stream ? static_cast<double>(arch_.residual_multiplier) : 0);
+    if (!solved.ok()) return named(std::move(solved).error(), matrix);
+    matrix.w = std::move(solved->decoded);
+    row.error = solved->error;
+    row.error_rtn = solved->error_rtn;
+    row.status = solved->status;
+    return add(matrix, std::move(solved->weight), std::move(row));
+  }
+
+  static Error named(Error error, const BlockMatrix& matrix) {
+    error.where = matrix.name + ".weight" + (error.where.empty() ? "" : ", " + error.where);
+    return error;
+  }
+
+  static MatrixReport row_of(const BlockMatrix& matrix, const Block& block) {
+    return {.name = matrix.name, .scheme = describe(matrix.scheme), .layer = block.layer};
+  }
+
+  Status keep_matrix(const BlockMatrix& matrix, const Block& block, MatrixReport row) {
+    const std::string name = matrix.name + ".weight";
+    if (transformed_ || block.revision() != 0) {
+      TARE_TRY(out_.weights.add(name, Tensor::from_f32({matrix.n, matrix.k}, matrix.w)));
+    } else {
+      TARE_TRY(keep(name));
+    }
+    row.bpw =
+        8.0 * static_cast<double>(out_.weights.find(name)->stored_bytes) / static_cast<double>(matrix.n * matrix.k);
+    row.status = "kept";
+    return done(std::move(row));
+  }
+
+  Status add(const BlockMatrix& matrix, QuantizedTensor weight, MatrixReport row) {
+    row.bpw = weight.bits_per_weight();
+    TARE_TRY(out_.weights.add(matrix.name + ".weight", std::move(weight), matrix.scheme.activation));
+    return done(std::move(row));
+  }
+
+  Status done(MatrixReport row) {
+    out_.matrices.push_back(std::move(row));
+    if (options_.progress) {
+      options_.progress(out_.matrices.back(), static_cast<int64_t>(out_.matrices.size()),
+                        static_cast<int64_t>(matrices_.size()));
+    }
+    return {};
+  }
+
+  // Norms and biases of a block that was transformed; those of others stay the source's.
+  Status add_vectors(const Block& block) {
+    if (block.revision() == 0) return {};
+    const auto put = [&](const std::string& name, const std::vector<float>& values) -> Status {
+      if (values.empty()) return {};
+      return out_.weights.add(name, Tensor::from_f32({static_cast<int64_t>(values.size())}, values));
+    };
+    for (const BlockMatrix& matrix : block.matrices) TARE_TRY(put(matrix.name + ".bias", matrix.bias));
+    const std::pair<const std::string*, const std::vector<float>*> norms[] = {
+        {&arch_.attention_norm_in, &block.attention_norm_in},
+        {&arch_.attention_norm_out, &block.attention_norm_out},
+        {&arch_.mlp_norm_in, &block.mlp_norm_in},
+        {&arch_.mlp_norm_out, &block.mlp_norm_out}};
+    for (const auto& [name, values] : norms) TARE_TRY(put(model::norm_name(block.layer, *name), *values));
+    TARE_TRY(put(model::norm_name(block.layer, "self_attn.q_norm"), block.q_norm));
+    return put(model::norm_name(block.layer, "self_attn.k_norm"), block.k_norm);
   }
 
   std::shared_ptr<const tensor::ModelWeights> source_;
-  const model::Architecture& arch_;
+  model::Architecture arch_;
   const PipelineOptions& options_;
   ThreadPool& pool_;
   Products products_;
-  GramTable grams_;
+  std::vector<PlannedMatrix> matrices_;
+  std::vector<const Transform*> block_transforms_;
+  bool transformed_ = false;  // the source is a view with changed weights
+  std::unique_ptr<BlockData> data_;
+  size_t done_ = 0;  // matrices of the blocks behind
   Outcome out_;
   MemoryBudget::Reservation working_, result_;
 };
 
 }  // namespace
-
-Result<HeadChoice> parse_head(std::string_view text) {
-  std::string known;
-  for (const auto& [name, head] : kHeads) {
-    if (name == text) return head;
-    known += (known.empty() ? "" : ", ") + std::string(name);
-  }
-  return invalid_input("unknown choice", {.where = "--head", .expected = known, .found = fmt::format("'{}'", text)});
-}
-
-std::string_view head_name(HeadChoice head) {
-  for (const auto& [name, value] : kHeads) {
-    if (value == head) return name;
-  }
-  return "?";
-}
 
 double relative_error(const float* reference, const float* value, int64_t n, int64_t k, ThreadPool& pool) {
   std::vector<double> error(static_cast<size_t>(n)), power(static_cast<size_t>(n));

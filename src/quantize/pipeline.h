@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "model/architecture.h"
 #include "quantize/calibration.h"
 #include "quantize/recipe.h"
+#include "quantize/solver.h"
+#include "quantize/transform.h"
 #include "tensor/model_weights.h"
 
 namespace tare::quantize {
@@ -24,6 +27,7 @@ struct MatrixReport {
   double error_rtn = 0;
   int64_t tokens = 0;  // seen in calibration; 0 without data
   std::string status;  // "rtn", "gptq", "kept", "rtn (gptq was worse)", ...
+  int64_t layer = 0;
 };
 
 /// What happens to the embedding table and the output head.
@@ -47,26 +51,31 @@ struct PipelineOptions {
   HeadChoice head = HeadChoice::kSource;
   bool dequantize_first = false;  // a source that declares quantization may be quantized again
   CalibrationData calibration;    // for recipes that see data
+  SolveOptions solve;
+  std::map<std::string, double> transform_settings;  // TransformContext::settings
+  std::string spill_folder = "/tmp";                 // for activations that the budget has no room for
   kernels::LinearRegistry kernels = kernels::builtin_linear_kernels();
   machine::Capabilities caps;
-  std::function<void(int64_t done, int64_t total)> calibration_progress;  // sequences
   MemoryBudget* budget = nullptr;
   std::function<void(const MatrixReport&, int64_t done, int64_t total)> progress;
+  std::function<void(const TransformReport&)> transform_progress;
 };
 
 struct Outcome {
   tensor::ModelWeights weights;
-  std::vector<MatrixReport> matrices;      // every matrix of the layers, in forward order
-  std::vector<std::string> substitutions;  // what was decided or could not be kept, one sentence each
-  std::string error_kind;                  // "weight" or "output"
+  std::vector<MatrixReport> matrices;       // every matrix of the layers, in forward order
+  std::vector<TransformReport> transforms;  // in the order in which they ran
+  std::vector<std::string> substitutions;   // what was decided or could not be kept, one sentence each
+  std::string error_kind;                   // "weight" or "output"
   int64_t parameters = 0;
   int64_t stored_bytes = 0;
 };
 
-/// Quantizes block by block. Every Linear of the layers is quantized unless an exception says otherwise; norms and
-/// biases stay. `source` is loaded one matrix at a time and must outlive the outcome's weights (shared).
-/// Errors: a source that is quantized already (unless allowed); patterns that match nothing; kDoesNotFit;
-/// kInterrupted; NaN or inf.
+/// Quantizes block by block: transforms in the order of the recipe, then the matrices in the order in which the block
+/// reads them, each on inputs that come from what is quantized already. Every Linear of the layers is quantized unless
+/// an exception says otherwise; norms and biases stay. `source` is loaded one matrix at a time and must outlive the
+/// outcome's weights (shared). Errors: a source that is quantized already (unless allowed); patterns that match
+/// nothing; kDoesNotFit; kInterrupted; NaN or inf.
 Result<Outcome> quantize_model(std::shared_ptr<const tensor::ModelWeights> source, const model::Architecture& arch,
                                const PipelineOptions& options, ThreadPool& pool);
 
