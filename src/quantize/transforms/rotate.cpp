@@ -172,14 +172,15 @@ Result<Source> rotate_stream(Source source, Architecture& arch, const TransformC
   return Source(std::move(out));
 }
 
-Result<TransformReport> rotate_heads(Block& block, BlockData& data, const TransformContext&) {
+Result<TransformReport> rotate_heads(Block& block, BlockData&, const TransformContext& context) {
   TransformReport report{.name = "rotate_heads", .layer = block.layer};
   TARE_ASSIGN(const HadamardTransform h, HadamardTransform::make(block.arch->head_dim));
+  ThreadPool& pool = context.products->pool();  // there may be no data
   const RoleView v = block.view(Role::kV);
-  h.apply_to_columns(v.w, v.n, v.k, data.pool());
-  if (v.bias) h.apply_to_rows(v.bias, 1, v.n, data.pool());
+  h.apply_to_columns(v.w, v.n, v.k, pool);
+  if (v.bias) h.apply_to_rows(v.bias, 1, v.n, pool);
   const RoleView o = block.view(Role::kO);
-  h.apply_to_rows(o.w, o.n, o.k, data.pool());
+  h.apply_to_rows(o.w, o.n, o.k, pool);
   block.touch();
   report.summary = "values of each head rotated by Hadamard " + h.describe();
   return report;
