@@ -11,6 +11,7 @@ extern const Command kEvalPpl;
 extern const Command kEvalKld;
 extern const Command kEvalLogits;
 extern const Command kBlame;
+extern const Command kEvalBaseline;
 extern const Command kBenchMachine;
 extern const Command kBenchModel;
 extern const Command kBenchRandomModel;
@@ -33,6 +34,7 @@ const std::vector<const Command*>& builtin_commands() {
       &kEvalKld,
       &kEvalLogits,
       &kBlame,
+      &kEvalBaseline,
       &kBenchMachine,
       &kBenchModel,
       &kBenchRandomModel,

@@ -128,7 +128,8 @@ Result<Perplexity> perplexity(runtime::Scorer& scorer, std::span<const int32_t> 
 }
 
 Result<Divergence> divergence(runtime::Scorer& model, runtime::Scorer& reference, std::span<const int32_t> tokens,
-                              const Protocol& protocol, ThreadPool& pool, const Progress& progress) {
+                              const Protocol& protocol, ThreadPool& pool, const Progress& progress,
+                              const model::Observer* observer) {
   TARE_ASSIGN(const int64_t windows, checked_window_count(tokens, protocol));
   if (model.vocab_size() != reference.vocab_size()) {
     return invalid_input("models have different vocabularies", {.expected = fmt::format("{}", reference.vocab_size()),
@@ -151,7 +152,7 @@ Result<Divergence> divergence(runtime::Scorer& model, runtime::Scorer& reference
     const std::vector<int32_t> window = window_tokens(tokens, w, protocol);
     for (int64_t first = 0; first < protocol.context; first += piece) {
       const int64_t count = std::min(piece, protocol.context - first);
-      TARE_TRY(model.piece(window, first, count, model_logits.data()));
+      TARE_TRY(model.piece(window, first, count, model_logits.data(), observer));
       TARE_TRY(reference.piece(window, first, count, reference_logits.data()));
       pool.parallel_for(count, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {

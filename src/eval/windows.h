@@ -52,9 +52,11 @@ using Progress = std::function<void(int64_t done, int64_t total)>;
 Result<Perplexity> perplexity(runtime::Scorer& scorer, std::span<const int32_t> tokens, const Protocol& protocol,
                               ThreadPool& pool, const Progress& progress = {});
 
-/// Both models over the same positions, piece by piece. Errors: different vocabularies; as above.
+/// Both models over the same positions, piece by piece. observer: looks at, or changes, what `model` computes.
+/// Errors: different vocabularies; as above.
 Result<Divergence> divergence(runtime::Scorer& model, runtime::Scorer& reference, std::span<const int32_t> tokens,
-                              const Protocol& protocol, ThreadPool& pool, const Progress& progress = {});
+                              const Protocol& protocol, ThreadPool& pool, const Progress& progress = {},
+                              const model::Observer* observer = nullptr);
 
 /// -log softmax(logits)[target] in nats; double over f32 logits. NaN when a logit is not finite.
 double negative_log_likelihood(std::span<const float> logits, int32_t target);

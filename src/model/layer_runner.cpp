@@ -54,6 +54,7 @@ void LayerRunner::attend(const BoundLayer& layer, int64_t index, const Batch& ba
     apply_rope(q, m, qkv_size, arch.heads, arch.head_dim, table, isa_, *pool_);
     apply_rope(k, m, qkv_size, arch.kv_heads, arch.head_dim, table, isa_, *pool_);
   }
+  if (observer && observer->change_keys) observer->change_keys(index, q, qkv_size, k, qkv_size, m);
   if (observer && observer->keys) observer->keys(index, q, qkv_size, k, qkv_size, m);
 
   appends_.clear();

@@ -39,6 +39,8 @@ struct Observer {
   /// What the matrices at a site read in place of x [M, K]: x itself, or memory of the observer that lives until its
   /// next call. Calibration rounds activations here.
   std::function<const float*(int64_t layer, Site site, const float* x, int64_t m, int64_t k)> replace;
+  /// Changes queries and keys after RoPE, before keys are stored: shapes as below.
+  std::function<void(int64_t layer, float* q, int64_t q_stride, float* k, int64_t k_stride, int64_t m)> change_keys;
   /// Queries and keys after RoPE: q [M, heads*head_dim], k [M, kv_heads*head_dim], row strides given.
   std::function<void(int64_t layer, const float* q, int64_t q_stride, const float* k, int64_t k_stride, int64_t m)>
       keys;

@@ -100,7 +100,8 @@ inline std::vector<int32_t> some_tokens(const model::Architecture& arch, int cou
 
 /// Logits [T, vocab] of one sequence.
 inline std::vector<float> logits(const tensor::ModelWeights& weights, const model::Architecture& arch,
-                                 const std::vector<int32_t>& tokens, ThreadPool& pool, const char* kv = "f32") {
+                                 const std::vector<int32_t>& tokens, ThreadPool& pool, const char* kv = "f32",
+                                 const model::Observer* observer = nullptr) {
   const auto count = static_cast<int64_t>(tokens.size());
   model::Transformer::Options options{
       .bind = {.registry = kernels::builtin_linear_kernels(), .caps = machine::capabilities()},
@@ -119,8 +120,8 @@ inline std::vector<float> logits(const tensor::ModelWeights& weights, const mode
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<float> out(tokens.size() * static_cast<size_t>(arch.vocab_size));
   const model::SequenceSlice slice{.block_table = blocks, .count = count};
-  const Status ran =
-      transformer->forward({.tokens = tokens, .sequences = {&slice, 1}, .logit_rows = rows}, *cache, out.data());
+  const Status ran = transformer->forward({.tokens = tokens, .sequences = {&slice, 1}, .logit_rows = rows}, *cache,
+                                          out.data(), observer);
   EXPECT_TRUE(ran.ok()) << ran.error().message();
   return out;
 }
