@@ -117,6 +117,31 @@ const std::vector<Recipe>& recipes() {
        .scheme = "W4A16",
        .calibrated = true,
        .summary = "codes chosen so that outputs on calibration data stay (act-order, static groups)"},
+      {.name = "awq",
+       .algorithm = "rtn",
+       .transforms = {"awq", "clip"},
+       .scheme = "W4A16",
+       .calibrated = true,
+       .asymmetric = true,
+       .summary = "weights scaled by what activates them, ranges clipped, nearest codes"},
+      {.name = "qoq",
+       .algorithm = "gptq",
+       .transforms = {"fold_norms", "rotate", "rotate_heads", "reorder", "smooth_attention", "smooth_outputs"},
+       .scheme = "W4A8KV4",
+       .calibrated = true,
+       .summary = "rotated, reordered and smoothed, progressive groups, 8-bit activations, 4-bit cache"},
+      {.name = "smoothquant",
+       .algorithm = "rtn",
+       .transforms = {"smoothquant"},
+       .scheme = "W8A8",
+       .calibrated = true,
+       .summary = "int8 rows, int8 tokens, activation peaks moved into the weights"},
+      {.name = "smoothquant-static",
+       .algorithm = "rtn",
+       .transforms = {"smoothquant", "static_activations"},
+       .scheme = "W8A8",
+       .calibrated = true,
+       .summary = "the same with one activation scale a matrix, from calibration"},
       {.name = "w8a8", .algorithm = "rtn", .scheme = "W8A8", .summary = "int8 rows, int8 tokens, no data"},
   };
   return table;
@@ -166,6 +191,8 @@ Result<MatrixScheme> resolve_scheme(const Recipe& recipe, const SchemeFlags& fla
                            {.where = "--grid", .found = flags.grid, .hint = "drop --symmetric/--asymmetric"});
     }
     grid.symmetric = *flags.symmetric;
+  } else if (recipe.asymmetric && narrow && grid.kind == GridKind::kInteger) {
+    grid.symmetric = false;
   }
   // Rows of 8-bit codes carry one scale each, so its width costs nothing.
   grid.scale_dtype = narrow ? DType::kF16 : DType::kF32;

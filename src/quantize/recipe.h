@@ -44,6 +44,7 @@ struct Recipe {
   std::vector<std::string_view> transforms;
   std::string_view scheme;  // default
   bool calibrated = false;  // needs to see data
+  bool asymmetric = false;  // integer grids below 8 bits have zeros unless the user says otherwise
   std::string_view summary;
 };
 const std::vector<Recipe>& recipes();

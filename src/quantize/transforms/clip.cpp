@@ -133,7 +133,8 @@ Result<std::vector<float>> search_clip(const BlockMatrix& matrix, const Gram& gr
 Result<TransformReport> clip_ranges(Block& block, BlockData& data, const TransformContext& context) {
   TransformReport report{.name = "clip", .layer = block.layer};
   const ClipMetric metric = context.setting("clip.metric", 1) == 0 ? ClipMetric::kDiagonal : ClipMetric::kOutput;
-  const bool skip_qk = context.setting("clip.skip_qk", 0) != 0;
+  const bool has_rows = block.matrices[0].groups() == 1;
+  const bool skip_qk = context.setting("clip.skip_qk", has_rows ? 0 : 1) != 0;
   double before = 0;
   double after = 0;
   int64_t clipped = 0;
@@ -164,7 +165,7 @@ Result<TransformReport> clip_ranges(Block& block, BlockData& data, const Transfo
     before += plain;
     after += std::min(now, plain);
   }
-  if (!skip_qk && block.matrices[0].groups() == 1 && !block.matrices[0].scheme.grid.per_tensor) {
+  if (!skip_qk && has_rows && !block.matrices[0].scheme.grid.per_tensor) {
     TARE_TRY(clip_queries_and_keys(block, data, clip_ratios(16, 0.2f), report));
   }
   report.numbers.emplace_back("error_before", before);

@@ -26,7 +26,7 @@ std::vector<float> clip_ratios(int steps, float least);
 /// Chooses BlockMatrix::clip of every quantized matrix. Grids with groups: 20 ratios down to 0.5 (AWQ); rows that are
 /// one group: 80 down to 0.2 (QoQ per channel), where q and k share one ratio that is judged by the attention half's
 /// output. Settings: "clip.steps", "clip.least", "clip.metric" (0 diagonal, 1 output), "clip.skip_qk" (1: q and k keep
-/// their ranges, as AWQ does).
+/// their ranges; the default for groups, as AWQ does).
 /// Source: AWQ (arXiv:2306.00978), appendix and code; QServe (arXiv:2405.04532), section 4.4.
 Result<TransformReport> clip_ranges(Block& block, BlockData& data, const TransformContext& context);
 
