@@ -3,13 +3,16 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/json.hpp>
+#include <limits>
 
+#include "base/checked.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/model_flags.h"
 #include "eval/speed.h"
 #include "kernels/peaks.h"
 #include "kvcache/kv_format.h"
+#include "machine/host.h"
 #include "machine/isa.h"
 
 namespace tare::cli {
@@ -67,10 +70,43 @@ boost::json::object point(const runtime::LoadedModel& model, const eval::SpeedRe
   return out;
 }
 
+// A prompt is computed in pieces of at most this many tokens, as in serving.
+constexpr int64_t kLargestChunk = 4096;
+
+// The memory of one measurement's cache, asked for before it is taken. Without --memory the machine is the limit.
+Result<MemoryBudget::Reservation> hold_cache(Context& context, const runtime::LoadedModel& model,
+                                             const model::AttentionCache::Options& cache,
+                                             const eval::SpeedRequest& request) {
+  TARE_ASSIGN(const int64_t per_token,
+              kvcache::kv_bytes_per_token(model::cache_options(model.transformer->architecture(), cache)));
+  const int64_t blocks = request.batch * ceil_div(request.depth + request.tokens, cache.block_size);
+  const int64_t largest = std::numeric_limits<int64_t>::max() / (per_token * cache.block_size);
+  const int64_t bytes = blocks > largest ? std::numeric_limits<int64_t>::max() : blocks * cache.block_size * per_token;
+  const auto available = static_cast<int64_t>(machine::inspect_host().available_bytes);
+  if (available > 0 && bytes > available) {
+    return does_not_fit(
+        "the KV cache of this measurement does not fit the machine",
+        {.where = fmt::format("depth {}, {} tokens, batch {}", request.depth, request.tokens, request.batch),
+         .expected = fmt::format("at most {} bytes", available),
+         .found = fmt::format("{} bytes", bytes)});
+  }
+  return context.memory().reserve("KV cache", static_cast<uint64_t>(bytes));
+}
+
 Status bench_model(Context& context, Flags& flags) {
   const int64_t deepest = *std::max_element(flags.depths.begin(), flags.depths.end());
   const int64_t longest = deepest + std::max(flags.prompt_tokens, flags.gen_tokens);
   const int64_t widest = *std::max_element(flags.batches.begin(), flags.batches.end());
+  constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1 << 16;
+  if (flags.prompt_tokens > kMostTokens || flags.gen_tokens > kMostTokens || deepest > kMostTokens ||
+      widest > kMostSequences || flags.repeats > 100000) {
+    return invalid_input(
+        "too much to measure",
+        {.where = "bench model",
+         .expected = fmt::format("at most {} tokens, {} sequences, 100000 repeats", kMostTokens, kMostSequences),
+         .found = fmt::format("{} prompt tokens, {} generated, depth {}, batch {}, {} repeats", flags.prompt_tokens,
+                              flags.gen_tokens, deepest, widest, flags.repeats)});
+  }
   if (flags.prompt_tokens < 1 || flags.gen_tokens < 1 || deepest < 0 || widest < 1 || flags.repeats < 1) {
     return invalid_input("nothing to measure", {.where = "bench model", .expected = "positive counts"});
   }
@@ -83,7 +119,8 @@ Status bench_model(Context& context, Flags& flags) {
   if (!flags.twin.empty()) models.push_back(flags.twin);
   for (const std::string& path : models) {
     TARE_ASSIGN(runtime::LoadedModel model,
-                open_model(context, path, flags.model, std::max({flags.prompt_tokens, widest}), longest));
+                open_model(context, path, flags.model, std::max(std::min(flags.prompt_tokens, kLargestChunk), widest),
+                           longest));
     TARE_ASSIGN(const model::AttentionCache::Options cache, cache_settings(context, model, flags.model, "f16"));
     context.say(fmt::format("{}: {} weights, KV {}", path, model.format, kvcache::describe(cache.format)));
     for (const bool decode : {false, true}) {
@@ -95,6 +132,7 @@ Status bench_model(Context& context, Flags& flags) {
                                            .batch = batch,
                                            .repeats = flags.repeats};
           if (!decode && batch > 1) continue;  // a prefill of several prompts is several prefills
+          TARE_ASSIGN(const auto held, hold_cache(context, model, cache, request));
           TARE_ASSIGN(const eval::Speed speed, eval::measure_speed(*model.transformer, cache, request, context.pool()));
           boost::json::object one = point(model, request, speed, cache.format, peaks);
           std::string line = fmt::format("  {:8} depth {:6} batch {:3}  {:10.1f} tokens/s",

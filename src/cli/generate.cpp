@@ -83,12 +83,17 @@ Status generate(Context& context, Flags& flags) {
          {"ttft_ms", answer.ttft_ms}}},
        {"memory",
         {{"weights_bytes", model.loaded.transformer->packed_bytes()},
-         {"kv_bytes", answer.kv_bytes},
+         {"kv_bytes", answer.plan.capacity.kv_bytes},
          {"peak_rss_bytes", peak_rss_bytes()}}},
        {"kernels", kernel_names(*model.loaded.transformer)},
        {"linears", linear_records(*model.loaded.transformer)},
-       {"kv_cache_dtype", answer.kv_dtype},
+       {"kv_cache_dtype", answer.plan.kv_format},
+       {"engine", plan_json(answer.plan)},
        {"notes", boost::json::array(model.loaded.notes.begin(), model.loaded.notes.end())}});
+  // What was said so far stands in the document; the exit code tells that it is not all.
+  if (answer.finish == runtime::FinishReason::kAborted) {
+    return make_error(ErrorKind::kInterrupted, "interrupted", {.where = "generate"});
+  }
   return {};
 }
 

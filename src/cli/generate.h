@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/engine_flags.h"
 #include "cli/model_flags.h"
 #include "runtime/engine.h"
 #include "text/chat_template.h"
@@ -19,7 +20,7 @@ namespace tare::cli {
 struct GenerateFlags {
   ModelFlags model;
   runtime::SamplingParams params{.temperature = 0, .max_tokens = 128};
-  int64_t context = 0;  // --max-model-len
+  EngineFlags engine;
 };
 void declare_generate(CLI::App& app, GenerateFlags& flags);
 
@@ -45,8 +46,7 @@ struct Answer {
   double prefill_tokens_per_s = 0;
   double decode_tokens_per_s = 0;
   double ttft_ms = 0;
-  int64_t kv_bytes = 0;
-  std::string kv_dtype;
+  runtime::EnginePlan plan;
 };
 /// Runs one request to its end; `piece` gets the text as it comes. Ctrl-C ends the answer (finish kAborted).
 Result<Answer> run_request(Context& context, ChatModel& model, const GenerateFlags& flags,

@@ -32,7 +32,7 @@ void declare_generate(CLI::App& app, GenerateFlags& flags) {
   add_repeated(app, "--stop", p.stop, "end the text at this string (may be repeated)");
   app.add_flag("--ignore-eos", p.ignore_eos, "do not end at an end token");
   app.add_option("--logprobs", p.logprobs, "log-probabilities of the chosen and the K best tokens");
-  app.add_option("--max-model-len", flags.context, "longest sequence, prompt and answer (0 = what the request needs)");
+  declare_engine(app, flags.engine);
 }
 
 Result<ChatModel> open_chat_model(Context& context, const GenerateFlags& flags, bool needs_text) {
@@ -51,7 +51,9 @@ Result<ChatModel> open_chat_model(Context& context, const GenerateFlags& flags, 
   } else {
     log::warn("no text: {}", tokenizer.error().message());
   }
-  TARE_ASSIGN(out.loaded, open_model(context, flags.model.model, flags.model, 512, flags.context));
+  // What is wrong in the flags is said before a model is loaded.
+  TARE_ASSIGN(const int64_t length, parse_model_len(flags.engine.max_model_len, 0));
+  TARE_ASSIGN(out.loaded, open_model(context, flags.model.model, flags.model, 512, std::max<int64_t>(length, 0)));
   TARE_ASSIGN(runtime::EndIds ends,
               runtime::end_ids(flags.model.model, out.loaded.config, out.tokenizer ? &*out.tokenizer : nullptr,
                                out.loaded.transformer->architecture().vocab_size));
@@ -75,31 +77,21 @@ Result<Answer> run_request(Context& context, ChatModel& model, const GenerateFla
                            const std::vector<int32_t>& prompt, const std::function<void(std::string_view)>& piece) {
   using Clock = std::chrono::steady_clock;
   const int64_t trained = model.loaded.transformer->architecture().max_positions;
-  constexpr int64_t kLongest = int64_t{1} << 31;
-  if (flags.context < 0 || flags.context > kLongest) {
-    return invalid_input("length of the context is out of range", {.where = "--max-model-len",
-                                                                   .expected = fmt::format("0 to {}", kLongest),
-                                                                   .found = fmt::format("{}", flags.context)});
+  if (!flags.params.stop.empty() && !model.tokenizer) {
+    return invalid_input("a stop string needs a tokenizer, and the model has none", {.where = "--stop"});
   }
   TARE_TRY(runtime::check(flags.params, model.loaded.transformer->architecture().vocab_size));
+  // As long as the request may become, so that little memory is enough.
   const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::min(flags.params.max_tokens, trained);
-  const int64_t length = flags.context > 0 ? flags.context : std::min(wanted, trained);
-  TARE_ASSIGN(model::AttentionCache::Options cache, cache_settings(context, model.loaded, flags.model, "f16"));
-  cache.num_blocks = ceil_div(length, cache.block_size);
-  TARE_ASSIGN(const int64_t per_token,
-              kvcache::kv_bytes_per_token(model::cache_options(model.loaded.transformer->architecture(), cache)));
-  TARE_ASSIGN(const auto held, context.memory().reserve(
-                                   "KV cache", static_cast<uint64_t>(per_token * cache.num_blocks * cache.block_size)));
-  TARE_ASSIGN(
-      runtime::Engine engine,
-      runtime::Engine::make(*model.loaded.transformer, model.tokenizer,
-                            {.cache = cache, .max_model_len = length, .end_ids = model.end_ids}, context.pool()));
+  TARE_ASSIGN(ReadyEngine ready, make_engine(context, model.loaded, model.tokenizer, flags.model, flags.engine,
+                                             model.end_ids, std::max<int64_t>(2, std::min(wanted, trained))));
+  runtime::Engine& engine = ready.engine;
   runtime::SamplingParams params = flags.params;
   params.seed = context.options().seed.value_or(0);
   const Clock::time_point start = Clock::now();
   Clock::time_point first = start;
   TARE_ASSIGN(const runtime::RequestId id, engine.submit({.prompt = prompt, .params = params}));
-  Answer answer{.kv_bytes = engine.kv_bytes(), .kv_dtype = kvcache::describe(cache.format)};
+  Answer answer{.plan = ready.plan};
   while (!engine.idle()) {
     if (interrupted()) engine.cancel(id);
     TARE_ASSIGN(std::vector<runtime::Event> events, engine.step());

@@ -24,6 +24,8 @@ void declare_kv_cache(CLI::App& app, ModelFlags& flags) {
       ->capture_default_str();
   app.add_flag("--calculate-kv-scales", flags.calculate_kv_scales, "fp8 cache: scales per token and head, in the page");
   app.add_option("--kv-scale", flags.kv_scale, "fp8 cache without scales in the checkpoint: 'one' uses 1.0");
+  add_list(app, "--kv-cache-dtype-skip-layers", flags.kv_skip_layers, "layers whose keys and values stay unquantized");
+  app.add_option("--block-size", flags.block_size, "tokens of a KV block, a power of two")->capture_default_str();
 }
 
 Result<runtime::LoadedModel> open_model(Context& context, const std::string& path, const ModelFlags& flags,
@@ -65,8 +67,29 @@ Result<model::AttentionCache::Options> cache_settings(const Context& context, co
     const std::string said = model.kv.v_dtype.empty() ? model.kv.k_dtype : model.kv.k_dtype + "," + model.kv.v_dtype;
     TARE_ASSIGN(fallback, kvcache::parse_kv_format(said, fallback, rule));
   }
-  model::AttentionCache::Options options;
+  model::AttentionCache::Options options{.block_size = flags.block_size};
   TARE_ASSIGN(options.format, kvcache::parse_kv_format(flags.kv_cache_dtype, fallback, rule));
+  const model::Architecture& arch = model.transformer->architecture();
+  if (!flags.kv_skip_layers.empty()) {
+    TARE_ASSIGN(const kvcache::KvFormat plain, kvcache::parse_kv_format(automatic, {}, rule));
+    options.layer_formats.assign(static_cast<size_t>(arch.layers), options.format);
+    for (const int64_t layer : flags.kv_skip_layers) {
+      if (layer >= arch.layers) {
+        return invalid_input("no such layer", {.where = "--kv-cache-dtype-skip-layers",
+                                               .expected = fmt::format("0 to {}", arch.layers - 1),
+                                               .found = fmt::format("{}", layer)});
+      }
+      options.layer_formats[static_cast<size_t>(layer)] = plain;
+    }
+  }
+  const bool fixed_fp8 = (kernels::is_fp8(options.format.k.type) && !options.format.k.scale_in_page) ||
+                         (kernels::is_fp8(options.format.v.type) && !options.format.v.scale_in_page);
+  if (rule == kvcache::KvScaleRule::kOne) {
+    if (fixed_fp8) log::warn("fp8 KV cache with scale 1.0, as --kv-scale=one says");
+    options.scales.assign(static_cast<size_t>(arch.layers), {{1.0f}, {1.0f}});
+  } else {
+    options.scales = model.kv_scales;
+  }
   options.caps = context.capabilities();
   return options;
 }

@@ -19,6 +19,8 @@ struct ModelFlags {
   std::string kv_cache_dtype = "auto";
   bool calculate_kv_scales = false;
   std::string kv_scale;  // "one"
+  std::vector<int64_t> kv_skip_layers;
+  int64_t block_size = 16;
 };
 
 void declare_model(CLI::App& app, ModelFlags& flags);     // the positional MODEL and --quantization

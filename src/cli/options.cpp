@@ -16,7 +16,11 @@ void declare_global_options(CLI::App& app, GlobalOptions& o) {
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->group(group);
-  app.add_option("--memory", o.memory, "hard memory budget, as 2GiB")->type_name("SIZE")->group(group);
+  app.add_option("--memory", o.memory, "hard memory budget, as 2GiB")
+      ->type_name("SIZE")
+      ->check(CLI::Validator(
+          [](std::string& text) { return text.empty() ? std::string("Value is empty") : std::string(); }, ""))
+      ->group(group);
   app.add_option("--isa", o.isa, "highest instruction set allowed: reference, avx2, avx512vnni")
       ->type_name("LEVEL")
       ->group(group);

@@ -9,11 +9,15 @@ extern const Command kQuantize;
 extern const Command kConvert;
 extern const Command kEvalPpl;
 extern const Command kEvalKld;
+extern const Command kEvalKv;
 extern const Command kEvalLogits;
 extern const Command kBlame;
 extern const Command kEvalBaseline;
 extern const Command kBenchMachine;
 extern const Command kBenchModel;
+extern const Command kBenchThroughput;
+extern const Command kBenchLatency;
+extern const Command kBenchInterference;
 extern const Command kBenchRandomModel;
 extern const Command kTokenize;
 extern const Command kDetokenize;
@@ -32,11 +36,15 @@ const std::vector<const Command*>& builtin_commands() {
       &kConvert,
       &kEvalPpl,
       &kEvalKld,
+      &kEvalKv,
       &kEvalLogits,
       &kBlame,
       &kEvalBaseline,
       &kBenchMachine,
       &kBenchModel,
+      &kBenchThroughput,
+      &kBenchLatency,
+      &kBenchInterference,
       &kBenchRandomModel,
       &kTokenize,
       &kDetokenize,

@@ -75,6 +75,18 @@ Status check(const Protocol& protocol) {
         "a window needs a target",
         {.where = "--context", .expected = "at least 2", .found = fmt::format("{}", protocol.context)});
   }
+  // Longer than any model's context: the cache for it would be refused by the system, not by us.
+  constexpr int64_t kLongest = 1 << 24;
+  if (protocol.context > kLongest) {
+    return invalid_input("a window is too long", {.where = "--context",
+                                                  .expected = fmt::format("at most {}", kLongest),
+                                                  .found = fmt::format("{}", protocol.context)});
+  }
+  if (protocol.windows < 0) {
+    return invalid_input(
+        "number of windows is out of range",
+        {.where = "--windows", .expected = "at least 1, or 0 for all", .found = fmt::format("{}", protocol.windows)});
+  }
   return {};
 }
 

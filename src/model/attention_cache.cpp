@@ -15,29 +15,43 @@ kvcache::PagedKvCacheOptions cache_options(const Architecture& arch, const Atten
           .scales = options.scales};
 }
 
-Result<AttentionCache> AttentionCache::make(const Architecture& arch, const Options& options, int threads) {
-  TARE_ASSIGN(kvcache::PagedKvCache pages, kvcache::PagedKvCache::make(cache_options(arch, options)));
-  AttentionCache cache(std::move(pages));
+Result<std::vector<AttentionCache::BoundLayer>> AttentionCache::bind(const Architecture& arch, const Options& options) {
   const kernels::AttentionRegistry registry = kernels::builtin_attention_kernels();
-  int64_t workspace = 0;
-  for (int64_t layer = 0; layer < arch.layers; ++layer) {
-    const kvcache::KvFormat& format = cache.pages_.options().layer_format(layer);
+  std::vector<BoundLayer> out;
+  for (size_t layer = 0; layer < static_cast<size_t>(arch.layers); ++layer) {
+    const kvcache::KvFormat& format = options.layer_formats.empty() ? options.format : options.layer_formats[layer];
     BoundLayer bound;
     bound.problem = {.heads = arch.heads,
                      .kv_heads = arch.kv_heads,
                      .head_dim = arch.head_dim,
                      .scale = arch.attention_scale,
                      .soft_cap = arch.attention_soft_cap,
-                     .window = arch.plan[static_cast<size_t>(layer)].window,
+                     .window = arch.plan[layer].window,
                      .k = format.k,
                      .v = format.v,
                      .block_size = options.block_size};
     TARE_ASSIGN(bound.selection,
                 kernels::select_attention(registry, bound.problem, options.caps, options.forced_kernel));
+    out.push_back(std::move(bound));
+  }
+  return out;
+}
+
+Result<int64_t> AttentionCache::workspace_bytes_for(const Architecture& arch, const Options& options, int threads) {
+  TARE_ASSIGN(const std::vector<BoundLayer> layers, bind(arch, options));
+  int64_t workspace = 0;
+  for (const BoundLayer& bound : layers) {
     workspace = std::max(workspace, bound.selection.kernel->workspace_bytes(bound.problem, options.max_batch_tokens,
                                                                             options.context, threads));
-    cache.bound_.push_back(std::move(bound));
   }
+  return workspace;
+}
+
+Result<AttentionCache> AttentionCache::make(const Architecture& arch, const Options& options, int threads) {
+  TARE_ASSIGN(kvcache::PagedKvCache pages, kvcache::PagedKvCache::make(cache_options(arch, options)));
+  AttentionCache cache(std::move(pages));
+  TARE_ASSIGN(cache.bound_, bind(arch, options));
+  TARE_ASSIGN(const int64_t workspace, workspace_bytes_for(arch, options, threads));
   cache.workspace_ = AlignedBytes(static_cast<size_t>(workspace));
   return cache;
 }

@@ -32,6 +32,9 @@ class AttentionCache {
   /// Errors: as PagedKvCache::make; no kernel for the format.
   static Result<AttentionCache> make(const Architecture& arch, const Options& options, int threads);
 
+  /// Scratch of attention over all layers; num_blocks is not read. Errors: no kernel for the format.
+  static Result<int64_t> workspace_bytes_for(const Architecture& arch, const Options& options, int threads);
+
   kvcache::PagedKvCache& pages() { return pages_; }
   const kvcache::PagedKvCache& pages() const { return pages_; }
   int64_t block_size() const { return pages_.options().block_size; }
@@ -52,6 +55,7 @@ class AttentionCache {
   };
 
   explicit AttentionCache(kvcache::PagedKvCache pages) : pages_(std::move(pages)) {}
+  static Result<std::vector<BoundLayer>> bind(const Architecture& arch, const Options& options);
 
   kvcache::PagedKvCache pages_;
   std::vector<BoundLayer> bound_;

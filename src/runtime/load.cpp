@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "checkpoints/checkpoint.h"
+#include "runtime/kv_scales.h"
 
 namespace tare::runtime {
 
@@ -31,6 +32,9 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
                   .stored_bytes = weights.stored_bytes(),
                   .parameters = parameter_count(weights)};
   out.notes.insert(out.notes.end(), arch.notes.begin(), arch.notes.end());
+  TARE_ASSIGN(CheckpointKvScales scales, take_kv_scales(weights, arch));
+  out.kv_scales = std::move(scales.layers);
+  out.notes.insert(out.notes.end(), scales.notes.begin(), scales.notes.end());
 
   if (options.budget) {
     // Packed weights are never larger than the stored ones by more than padding; the workspace comes on top.

@@ -9,6 +9,7 @@
 #include "base/memory_budget.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "kvcache/paged_cache.h"
 #include "model/transformer.h"
 
 namespace tare::runtime {
@@ -32,8 +33,9 @@ struct LoadedModel {
   std::string format;
   json::object config;
   tensor::KvSpec kv;
-  std::vector<std::string> notes;  // substitutions, leftovers, decisions: the report shows them
-  int64_t stored_bytes = 0;        // of all tensors in the file
+  std::vector<kvcache::KvLayerScales> kv_scales;  // [layers] of an fp8 cache, as the checkpoint has them; or empty
+  std::vector<std::string> notes;                 // substitutions, leftovers, decisions: the report shows them
+  int64_t stored_bytes = 0;                       // of all tensors in the file
   int64_t parameters = 0;
   std::unique_ptr<model::Transformer> transformer;
   MemoryBudget::Reservation reservation;
