@@ -23,6 +23,7 @@ constexpr const char* kHelp =
     "/quit   leave (Ctrl-D does too); Ctrl-C stops an answer";
 
 Status chat(Context& context, Flags& flags) {
+  flags.generate.keep_engine = true;
   TARE_ASSIGN(ChatModel model, open_chat_model(context, flags.generate, true));
   boost::json::array messages;
   const auto start = [&] {

@@ -21,6 +21,7 @@ struct GenerateFlags {
   ModelFlags model;
   runtime::SamplingParams params{.temperature = 0, .max_tokens = 128};
   EngineFlags engine;
+  bool keep_engine = false;  // one engine for all requests, so that a conversation is found in its cache
 };
 void declare_generate(CLI::App& app, GenerateFlags& flags);
 
@@ -31,6 +32,7 @@ struct ChatModel {
   std::optional<text::ChatTemplate> chat_template;
   std::map<std::string, std::string> special_tokens;
   std::vector<int32_t> end_ids;
+  std::optional<ReadyEngine> engine;  // of the last request; kept when flags.keep_engine
 };
 /// needs_text: a model without a tokenizer is an error; otherwise it is said and texts stay empty.
 Result<ChatModel> open_chat_model(Context& context, const GenerateFlags& flags, bool needs_text);
@@ -43,7 +45,8 @@ struct Answer {
   std::string text;
   runtime::FinishReason finish = runtime::FinishReason::kLength;
   std::string stop_reason;
-  double prefill_tokens_per_s = 0;
+  int64_t cached_tokens = 0;        // of the prompt
+  double prefill_tokens_per_s = 0;  // computed ones
   double decode_tokens_per_s = 0;
   double ttft_ms = 0;
   runtime::EnginePlan plan;

@@ -81,10 +81,16 @@ Result<Answer> run_request(Context& context, ChatModel& model, const GenerateFla
     return invalid_input("a stop string needs a tokenizer, and the model has none", {.where = "--stop"});
   }
   TARE_TRY(runtime::check(flags.params, model.loaded.transformer->architecture().vocab_size));
-  // As long as the request may become, so that little memory is enough.
-  const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::min(flags.params.max_tokens, trained);
-  TARE_ASSIGN(ReadyEngine ready, make_engine(context, model.loaded, model.tokenizer, flags.model, flags.engine,
-                                             model.end_ids, std::max<int64_t>(2, std::min(wanted, trained))));
+  if (!model.engine || !flags.keep_engine) {
+    // As long as the request may become, so that little memory is enough; a conversation grows as far as memory allows.
+    const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::min(flags.params.max_tokens, trained);
+    const int64_t longest = flags.keep_engine ? kvcache::kFitMemory : std::max<int64_t>(2, std::min(wanted, trained));
+    model.engine.reset();
+    TARE_ASSIGN(ReadyEngine made,
+                make_engine(context, model.loaded, model.tokenizer, flags.model, flags.engine, model.end_ids, longest));
+    model.engine.emplace(std::move(made));
+  }
+  ReadyEngine& ready = *model.engine;
   runtime::Engine& engine = ready.engine;
   runtime::SamplingParams params = flags.params;
   params.seed = context.options().seed.value_or(0);
@@ -104,6 +110,7 @@ Result<Answer> run_request(Context& context, ChatModel& model, const GenerateFla
       if (event.finish) {
         answer.finish = *event.finish;
         answer.stop_reason = event.stop_reason;
+        answer.cached_tokens = event.cached_tokens;
       }
     }
   }
@@ -116,7 +123,8 @@ Result<Answer> run_request(Context& context, ChatModel& model, const GenerateFla
   const double prefill_s = std::chrono::duration<double>(first - start).count();
   const double decode_s = std::chrono::duration<double>(Clock::now() - first).count();
   answer.ttft_ms = 1e3 * prefill_s;
-  answer.prefill_tokens_per_s = prefill_s > 0 ? static_cast<double>(prompt.size()) / prefill_s : 0;
+  const auto computed = static_cast<double>(prompt.size()) - static_cast<double>(answer.cached_tokens);
+  answer.prefill_tokens_per_s = prefill_s > 0 ? computed / prefill_s : 0;
   // The first token belongs to the prefill.
   if (answer.samples.size() > 1 && decode_s > 0) {
     answer.decode_tokens_per_s = static_cast<double>(answer.samples.size() - 1) / decode_s;

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/progress.h"
+#include "runtime/kv_settings.h"
 
 namespace tare::cli {
 
@@ -56,42 +57,14 @@ Result<model::AttentionCache::Options> cache_settings(const Context& context, co
     return invalid_input("unknown scale rule",
                          {.where = "--kv-scale", .expected = "one", .found = fmt::format("'{}'", flags.kv_scale)});
   }
-  if (flags.calculate_kv_scales && !flags.kv_scale.empty()) {
-    return invalid_input("two rules for KV scales", {.where = "--calculate-kv-scales", .hint = "drop --kv-scale"});
-  }
-  const kvcache::KvScaleRule rule = flags.calculate_kv_scales ? kvcache::KvScaleRule::kCalculate
-                                    : flags.kv_scale == "one" ? kvcache::KvScaleRule::kOne
-                                                              : kvcache::KvScaleRule::kCheckpoint;
-  TARE_ASSIGN(kvcache::KvFormat fallback, kvcache::parse_kv_format(automatic, {}, rule));
-  if (!model.kv.k_dtype.empty()) {
-    const std::string said = model.kv.v_dtype.empty() ? model.kv.k_dtype : model.kv.k_dtype + "," + model.kv.v_dtype;
-    TARE_ASSIGN(fallback, kvcache::parse_kv_format(said, fallback, rule));
-  }
-  model::AttentionCache::Options options{.block_size = flags.block_size};
-  TARE_ASSIGN(options.format, kvcache::parse_kv_format(flags.kv_cache_dtype, fallback, rule));
-  const model::Architecture& arch = model.transformer->architecture();
-  if (!flags.kv_skip_layers.empty()) {
-    TARE_ASSIGN(const kvcache::KvFormat plain, kvcache::parse_kv_format(automatic, {}, rule));
-    options.layer_formats.assign(static_cast<size_t>(arch.layers), options.format);
-    for (const int64_t layer : flags.kv_skip_layers) {
-      if (layer >= arch.layers) {
-        return invalid_input("no such layer", {.where = "--kv-cache-dtype-skip-layers",
-                                               .expected = fmt::format("0 to {}", arch.layers - 1),
-                                               .found = fmt::format("{}", layer)});
-      }
-      options.layer_formats[static_cast<size_t>(layer)] = plain;
-    }
-  }
-  const bool fixed_fp8 = (kernels::is_fp8(options.format.k.type) && !options.format.k.scale_in_page) ||
-                         (kernels::is_fp8(options.format.v.type) && !options.format.v.scale_in_page);
-  if (rule == kvcache::KvScaleRule::kOne) {
-    if (fixed_fp8) log::warn("fp8 KV cache with scale 1.0, as --kv-scale=one says");
-    options.scales.assign(static_cast<size_t>(arch.layers), {{1.0f}, {1.0f}});
-  } else {
-    options.scales = model.kv_scales;
-  }
-  options.caps = context.capabilities();
-  return options;
+  return runtime::kv_options(model,
+                             {.dtype = flags.kv_cache_dtype,
+                              .calculate_scales = flags.calculate_kv_scales,
+                              .scale_one = flags.kv_scale == "one",
+                              .skip_layers = flags.kv_skip_layers,
+                              .block_size = flags.block_size,
+                              .automatic = std::string(automatic)},
+                             context.capabilities());
 }
 
 boost::json::array linear_records(const model::Transformer& transformer) {
