@@ -13,6 +13,7 @@ extern const Command kEvalKv;
 extern const Command kEvalLogits;
 extern const Command kBlame;
 extern const Command kEvalBaseline;
+extern const Command kBenchKernel;
 extern const Command kBenchMachine;
 extern const Command kBenchModel;
 extern const Command kBenchThroughput;
@@ -24,6 +25,7 @@ extern const Command kDetokenize;
 extern const Command kTemplate;
 extern const Command kInspect;
 extern const Command kVerify;
+extern const Command kExplain;
 extern const Command kMethods;
 extern const Command kDoctor;
 
@@ -40,6 +42,7 @@ const std::vector<const Command*>& builtin_commands() {
       &kEvalLogits,
       &kBlame,
       &kEvalBaseline,
+      &kBenchKernel,
       &kBenchMachine,
       &kBenchModel,
       &kBenchThroughput,
@@ -51,6 +54,7 @@ const std::vector<const Command*>& builtin_commands() {
       &kTemplate,
       &kInspect,
       &kVerify,
+      &kExplain,
       &kMethods,
       &kDoctor,
   };

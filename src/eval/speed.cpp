@@ -1,7 +1,6 @@
 #include "eval/speed.h"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
 #include "base/checked.h"
@@ -10,12 +9,6 @@
 namespace tare::eval {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Sequences that own disjoint runs of blocks.
 class Sequences {
@@ -96,7 +89,7 @@ Result<Speed> measure_speed(model::Transformer& transformer, model::AttentionCac
   }
   Speed out;
   for (int repeat = -1; repeat < request.repeats; ++repeat) {
-    const Clock::time_point start = Clock::now();
+    const double start = kernels::bench_seconds(request.clock);
     if (request.decode) {
       for (int64_t t = 0; t < request.tokens; ++t) {
         TARE_TRY(check_interrupt("bench"));
@@ -105,7 +98,7 @@ Result<Speed> measure_speed(model::Transformer& transformer, model::AttentionCac
     } else {
       for (int64_t s = 0; s < request.batch; ++s) TARE_TRY(sequences.prefill(s, request.depth, request.tokens, true));
     }
-    if (repeat >= 0) out.seconds.push_back(seconds_since(start));
+    if (repeat >= 0) out.seconds.push_back(kernels::bench_seconds(request.clock) - start);
   }
   std::sort(out.seconds.begin(), out.seconds.end());
   return out;

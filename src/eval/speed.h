@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "kernels/peaks.h"
 #include "model/attention_cache.h"
 #include "model/transformer.h"
 
@@ -18,6 +19,7 @@ struct SpeedRequest {
   int64_t depth = 0;     // tokens that stand in the context before
   int64_t batch = 1;     // sequences
   int repeats = 5;
+  kernels::BenchClock clock = kernels::BenchClock::kWall;
 };
 
 struct Speed {

@@ -1,7 +1,6 @@
 #include "kernels/measure.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/checked.h"
 #include "kernels/activations.h"
@@ -68,15 +67,15 @@ Result<std::vector<LinearTiming>> measure_linear(const LinearKernel& kernel, con
 
     std::vector<double> seconds;
     size_t next = 0;
-    const auto start = std::chrono::steady_clock::now();
-    auto before = start;
+    const double start = bench_seconds(options.clock);
+    double before = start;
     for (int pass = -1;; ++pass) {
       kernel.run(*copies[next], activations, out.data(), problem.n, aligned(workspace), pool);
       next = (next + 1) % copies.size();
-      const auto now = std::chrono::steady_clock::now();
-      if (pass >= 0) seconds.push_back(std::chrono::duration<double>(now - before).count());
+      const double now = bench_seconds(options.clock);
+      if (pass >= 0) seconds.push_back(now - before);
       before = now;
-      const double total = std::chrono::duration<double>(now - start).count();
+      const double total = now - start;
       if (pass + 1 >= options.repeats && total >= options.seconds) break;
     }
     std::sort(seconds.begin(), seconds.end());

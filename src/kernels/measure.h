@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/linear.h"
+#include "kernels/peaks.h"
 
 namespace tare::kernels {
 
@@ -12,6 +13,7 @@ struct MeasureOptions {
   int64_t cold_bytes = int64_t{512} << 20;  // packed weights cycled through: more than the last-level cache holds
   double seconds = 0.5;                     // per M, at least; never fewer than `repeats` passes
   int repeats = 20;
+  BenchClock clock = BenchClock::kWall;
 };
 
 /// Times of one product y[M,N] = x[M,K] * w^T: the activations in the kernel's form, output written; preparation of the

@@ -8,6 +8,11 @@
 /// What the machine's arithmetic units can issue: the ceilings that shares of prefill speed refer to.
 namespace tare::kernels {
 
+/// What a benchmark counts. kCpu: the time that this process was running, all threads together; for one thread on a
+/// machine that others use too. Caches and memory are shared even then.
+enum class BenchClock { kWall, kCpu };
+double bench_seconds(BenchClock clock);
+
 /// Bare loops of one ISA level over registers, without loads. Each runs `rounds` times and returns the products
 /// (multiply-adds) that it made. The instructions are written in assembly: a compiler that sees constant operands
 /// computes less than asked.
@@ -29,11 +34,11 @@ struct Peaks {
   double s8s8_tops = 0;
   double f32_gflops = 0;
 };
-Peaks measure_peaks(machine::Isa isa, ThreadPool& pool);
+Peaks measure_peaks(machine::Isa isa, ThreadPool& pool, BenchClock clock = BenchClock::kWall);
 
 /// Bytes a second that all threads of the pool together read from memory: best of `passes` over a buffer of that many
 /// bytes, which should be several times the last-level cache. Allocates the buffer.
 double measure_read_bytes_per_s(machine::Isa isa, ThreadPool& pool, int64_t buffer_bytes = int64_t{1} << 30,
-                                int passes = 10);
+                                int passes = 10, BenchClock clock = BenchClock::kWall);
 
 }  // namespace tare::kernels

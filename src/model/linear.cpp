@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "model/linear_plan.h"
 #include "model/release.h"
 
 namespace tare::model {
@@ -38,24 +39,12 @@ bool fusible(const Linear& a, const Linear& b) {
          b.input.empty() && a.bias.empty() == b.bias.empty();
 }
 
-// Weight-only integer formats may take 8-bit activations only when the user said so.
-tensor::ActivationSpec effective_activation(const Linear& linear, const BindOptions& options) {
-  const QuantSpec* spec = nullptr;
-  const auto form = form_of(linear.parts.front());
-  spec = std::get_if<QuantSpec>(&form);
-  const bool integer_codes = spec && (spec->kind == tensor::CodeKind::kUint || spec->kind == tensor::CodeKind::kInt);
-  if (options.int8_activations && integer_codes && linear.activation.type == tensor::ActivationType::kNone) {
-    return {.type = tensor::ActivationType::kS8};
-  }
-  return linear.activation;
-}
-
 }  // namespace
 
 Result<BoundLinear> BoundLinear::bind(Linear linear, const BindOptions& options, ThreadPool& pool) {
   BoundLinear bound;
   bound.problem_.weight = form_of(linear.parts.front());
-  bound.problem_.activation = effective_activation(linear, options);
+  bound.problem_.activation = runtime_activation(bound.problem_.weight, linear.activation, options.int8_activations);
   bound.problem_.bias = !linear.bias.empty();
   bound.record_.name = linear.name;
   for (const Weight& part : linear.parts) {

@@ -58,6 +58,73 @@ inline const uint8_t* block_at(const IntShape& shape, const IntPanel& panel, int
   return panel.codes + offset;
 }
 
+constexpr int64_t kPrefetchBytes = 8192;
+constexpr int64_t kStreamTile = 4;    // tokens of one pass
+constexpr int64_t kStreamTokens = 8;  // two passes, the second from the cache
+
+/// Few tokens: codes go from memory through registers into the products, never back to memory; bound by reading them.
+/// c: [T][64], holds the sums to add to.
+template <int T, bool Scaled>
+void stream(const IntShape& shape, const IntPanel& panel, const int8_t* x, int64_t stride, int32_t* c) {
+  const __m256i nibble = _mm256_set1_epi8(15);
+  const int64_t rb = panel.row_blocks;
+  const uint8_t* codes = panel.codes;
+  const int64_t group = Scaled ? shape.group_blocks : shape.column_blocks;
+  __m256i scales[kPanelRowBlocks][2];  // of 16 rows, as pairs of 16-bit numbers
+  for (int64_t first = 0; first < shape.column_blocks; first += group) {
+    for (int64_t r = 0; r < rb; ++r) {
+      for (int h = 0; h < 2; ++h) {
+        __m256i a = _mm256_set1_epi16(1);
+        if (Scaled) {
+          a = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + r * kRowBlock + h * 8)));
+          a = _mm256_or_si256(a, _mm256_slli_epi32(a, 16));
+        }
+        scales[r][h] = a;
+      }
+    }
+    if (Scaled) codes += group_bytes(rb);
+    const int64_t end = first + group < shape.column_blocks ? first + group : shape.column_blocks;
+    for (int64_t b = first; b < end; ++b, x += kColumnBlock) {
+      for (int64_t r = 0; r < rb; ++r, codes += kPackedBlock) {
+        __m256i acc[T][2];
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          const uint8_t* line = codes + j * kLineBytes;
+          _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetchBytes), _MM_HINT_T1);
+          const __m256i v0 = load256(line);
+          const __m256i v1 = load256(line + 32);
+#pragma GCC unroll 2
+          for (int half = 0; half < 2; ++half) {
+            const __m256i w0 = _mm256_and_si256(half == 0 ? v0 : _mm256_srli_epi16(v0, 4), nibble);
+            const __m256i w1 = _mm256_and_si256(half == 0 ? v1 : _mm256_srli_epi16(v1, 4), nibble);
+#pragma GCC unroll 4
+            for (int t = 0; t < T; ++t) {
+              int32_t four;
+              __builtin_memcpy(&four, x + t * stride + j * 8 + half * 4, 4);
+              const __m256i token = _mm256_set1_epi32(four);
+              const __m256i p0 = _mm256_maddubs_epi16(w0, token);
+              const __m256i p1 = _mm256_maddubs_epi16(w1, token);
+              const bool begin = j == 0 && half == 0;
+              acc[t][0] = begin ? p0 : _mm256_add_epi16(acc[t][0], p0);
+              acc[t][1] = begin ? p1 : _mm256_add_epi16(acc[t][1], p1);
+            }
+          }
+        }
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+          int32_t* to = c + t * kPanelRows + r * kRowBlock;
+          store256(to, _mm256_add_epi32(load256(to), _mm256_madd_epi16(acc[t][0], scales[r][0])));
+          store256(to + 8, _mm256_add_epi32(load256(to + 8), _mm256_madd_epi16(acc[t][1], scales[r][1])));
+        }
+      }
+    }
+  }
+}
+
+using StreamFn = void (*)(const IntShape&, const IntPanel&, const int8_t*, int64_t, int32_t*);
+template <bool Scaled>
+constexpr StreamFn kStreams[] = {stream<1, Scaled>, stream<2, Scaled>, stream<3, Scaled>, stream<4, Scaled>};
+
 /// Splits the nibbles of a chunk: [blocks][row blocks][8][64] u8.
 void expand(const uint8_t* codes, int64_t lines, uint8_t* to) {
   const __m256i nibble = _mm256_set1_epi8(15);
@@ -100,6 +167,18 @@ void start(const IntShape& shape, const IntPanel& panel, const IntTokens& tokens
 void panel_w4a8(const IntShape& shape, const IntPanel& panel, const IntTokens& tokens, float* out, int64_t out_stride,
                 uint8_t* scratch) {
   auto* accumulators = reinterpret_cast<int32_t*>(scratch);
+  if (tokens.end - tokens.begin <= kStreamTokens) {
+    for (int64_t m = tokens.begin; m < tokens.end;) {
+      const int64_t left = tokens.end - m;
+      const int64_t count = left > kStreamTile ? (left + 1) / 2 : left;
+      start(shape, panel, tokens, m, count, accumulators);
+      const StreamFn run = shape.groups != 0 ? kStreams<true>[count - 1] : kStreams<false>[count - 1];
+      run(shape, panel, tokens.x + m * tokens.stride, tokens.stride, accumulators);
+      write_outputs(shape, panel, tokens, m, count, accumulators, out, out_stride);
+      m += count;
+    }
+    return;
+  }
   uint8_t* expanded = scratch + (tokens.end - tokens.begin) * kPanelRows * 4;
   const int64_t rb = panel.row_blocks;
   for (int64_t first = 0; first < shape.column_blocks; first += shape.chunk_blocks) {

@@ -14,6 +14,9 @@ namespace {
 
 constexpr int64_t kExpandedBlock = 8 * kLineBytes;  // one row block x one column block of u8 codes
 
+constexpr int kPrefetchTokens = 4;
+constexpr int64_t kTilePrefetchBytes = 8192;
+
 /// acc[t][r] += sum over the chunk. w: [blocks][R][8][64] u8; x: T rows; c: [T][64] int32.
 /// 6 x 4 accumulators keep 24 of 32 registers busy, with 10 loads for 24 products.
 template <int T, int R>
@@ -31,7 +34,12 @@ void tile(const uint8_t* w, const int8_t* x, int64_t stride, int64_t blocks, int
     for (int j = 0; j < 8; ++j) {
       __m512i weights[R];
 #pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) weights[r] = _mm512_loadu_si512(w + r * kExpandedBlock + j * kLineBytes);
+      for (int r = 0; r < R; ++r) {
+        const uint8_t* line = w + r * kExpandedBlock + j * kLineBytes;
+        // Few tokens are bound by reading; the hardware prefetcher alone stays below what memory gives.
+        if (T <= kPrefetchTokens) _mm_prefetch(reinterpret_cast<const char*>(line + kTilePrefetchBytes), _MM_HINT_T1);
+        weights[r] = _mm512_loadu_si512(line);
+      }
 #pragma GCC unroll 16
       for (int t = 0; t < T; ++t) {
         int32_t four;
