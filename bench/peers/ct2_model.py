@@ -23,7 +23,7 @@ def tensors(path):
             v = raw.view(np.float16).astype(np.float32)
         else:
             v = (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        out[name] = np.ascontiguousarray(v.reshape(t["shape"]))
+        out[name] = np.array(v.reshape(t["shape"]), dtype=np.float32)  # owned and writable: quantized in place
     return out
 
 

@@ -157,7 +157,8 @@ class Bench {
         const Work& work = works_[i];
         json::object& point = points_[i].as_object();
         const double compute = work.operations / work.peak(limits_.peaks) / work.seconds;
-        const double memory = work.bytes / limits_.read / work.seconds;
+        // Weights that stay in a cache are not read from memory.
+        const double memory = flags_.cold_mib > 0 ? work.bytes / limits_.read / work.seconds : 0;
         point["peak_share"] = compute;
         point["bandwidth_share"] = memory;
         point["roofline_share"] = std::max(compute, memory);

@@ -59,8 +59,8 @@ inline const uint8_t* block_at(const IntShape& shape, const IntPanel& panel, int
 }
 
 constexpr int64_t kPrefetchBytes = 8192;
-constexpr int64_t kStreamTile = 4;    // tokens of one pass
-constexpr int64_t kStreamTokens = 8;  // two passes, the second from the cache
+constexpr int64_t kStreamTile = 4;     // tokens of one pass
+constexpr int64_t kStreamTokens = 12;  // three passes, the later ones from the cache
 
 /// Few tokens: codes go from memory through registers into the products, never back to memory; bound by reading them.
 /// c: [T][64], holds the sums to add to.
@@ -170,7 +170,8 @@ void panel_w4a8(const IntShape& shape, const IntPanel& panel, const IntTokens& t
   if (tokens.end - tokens.begin <= kStreamTokens) {
     for (int64_t m = tokens.begin; m < tokens.end;) {
       const int64_t left = tokens.end - m;
-      const int64_t count = left > kStreamTile ? (left + 1) / 2 : left;
+      const int64_t passes = (left + kStreamTile - 1) / kStreamTile;
+      const int64_t count = (left + passes - 1) / passes;
       start(shape, panel, tokens, m, count, accumulators);
       const StreamFn run = shape.groups != 0 ? kStreams<true>[count - 1] : kStreams<false>[count - 1];
       run(shape, panel, tokens.x + m * tokens.stride, tokens.stride, accumulators);

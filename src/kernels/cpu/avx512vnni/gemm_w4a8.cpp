@@ -5,7 +5,8 @@ namespace {
 
 constexpr int64_t kPackedBlock = 4 * kLineBytes;
 constexpr int64_t kPrefetchBytes = 8192;
-constexpr int64_t kStreamTile = 12;    // tokens of one pass
+constexpr int64_t kChunkPrefetchBytes = 16 * kPanelRowBlocks * kPackedBlock;  // a chunk
+constexpr int64_t kStreamTile = 12;                                           // tokens of one pass
 constexpr int64_t kStreamTokens = 24;  // two passes, the second from the cache; beyond, expanding once is cheaper
 
 /// One byte a row, 16 rows -> the byte in all four bytes of the row's lane.
@@ -74,6 +75,8 @@ struct Codes4 {
         if (scales) inner = Inner(scales + r * kRowBlock, scales + (rb + r) * kRowBlock);
 #pragma GCC unroll 4
         for (int j = 0; j < 4; ++j) {
+          // The lines of the next chunk come while the tiles of this one are multiplied.
+          _mm_prefetch(reinterpret_cast<const char*>(codes + j * kLineBytes + kChunkPrefetchBytes), _MM_HINT_T1);
 #pragma GCC unroll 2
           for (int half = 0; half < 2; ++half) {
             __m512i operand = half_line(codes + j * kLineBytes, half);
