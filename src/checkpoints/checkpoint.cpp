@@ -8,7 +8,7 @@
 namespace tare::checkpoints {
 
 Result<tensor::ModelWeights> load_checkpoint(const std::string& path, const LoadOptions& options) {
-  return load_checkpoint(path, options, builtin_formats());
+  return load_checkpoint(path, options, options.formats ? *options.formats : builtin_formats());
 }
 
 Result<tensor::ModelWeights> load_checkpoint(const std::string& path, const LoadOptions& options,

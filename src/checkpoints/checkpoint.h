@@ -9,10 +9,14 @@
 
 namespace tare::checkpoints {
 
+struct CheckpointFormat;
+
 struct LoadOptions {
   /// Name of a format the user insists on (--quantization). Empty: what the checkpoint says. A name that contradicts
   /// the checkpoint is refused.
   std::string format;
+  /// The registry to choose from, with the formats of plugins; nullptr: what is built in.
+  const std::vector<CheckpointFormat>* formats = nullptr;
 };
 
 /// Opens a model: a Hugging Face directory (config.json and safetensors, sharded or not), one .safetensors file or a
@@ -26,7 +30,6 @@ struct LoadOptions {
 /// format or part of one that tare does not read, with the reason).
 Result<tensor::ModelWeights> load_checkpoint(const std::string& path, const LoadOptions& options = {});
 
-struct CheckpointFormat;
 /// The same over a list of formats of the caller's (the built-in ones and those of plugins).
 Result<tensor::ModelWeights> load_checkpoint(const std::string& path, const LoadOptions& options,
                                              const std::vector<CheckpointFormat>& formats);

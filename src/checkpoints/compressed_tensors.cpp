@@ -175,6 +175,16 @@ Status read(Source& source, const LoadOptions&, tensor::ModelWeights& out) {
     return invalid_input("configuration and weights contradict each other",
                          {.where = config.where, .expected = "quantized tensors", .found = "none"});
   }
+  for (const std::string& name : modules_with(source.tensors, "weight.bitmask")) {
+    Parts parts(source, name);
+    if (config.sparsity_format != "sparse-bitmask") {
+      return parts.contradiction("weight.bitmask", "whole weights, since sparsity_config names no bitmask", "a mask");
+    }
+    if (const CtGroup* group = config.group_of(name); group && group->weights) {
+      return unsupported("sparse-bitmask over quantized codes", {.where = parts.name("weight.bitmask")});
+    }
+    TARE_TRY(read_bitmask_dense(parts, out));
+  }
   for (const std::string& name : modules) {
     Parts parts(source, name);
     const CtGroup* group = config.group_of(name);

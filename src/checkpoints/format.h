@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,10 +37,10 @@ struct CheckpointFormat {
   /// For a name that stands for others: whether it takes this very checkpoint. Errors: why not.
   Status (*accepts)(const Source& source) = nullptr;
 
-  Match (*detect)(const Source& source) = nullptr;
-  Status (*read)(Source& source, const LoadOptions& options, tensor::ModelWeights& out) = nullptr;
+  std::function<Match(const Source& source)> detect;
+  std::function<Status(Source& source, const LoadOptions& options, tensor::ModelWeights& out)> read;
   /// Quantizes the weights of a dense checkpoint, lazily. Set exactly when `online` is.
-  Status (*quantize)(tensor::ModelWeights& weights) = nullptr;
+  std::function<Status(tensor::ModelWeights& weights)> quantize;
 };
 
 }  // namespace tare::checkpoints

@@ -219,6 +219,7 @@ Status read(Source& source, const LoadOptions&, tensor::ModelWeights& out) {
 CheckpointFormat gptq_format() {
   return {
       .name = "gptq",
+      .aliases = {"gptq_v2", "gptq_p"},
       .config_files = {"quantize_config.json"},
       .min_capability = 60,
       .activation_dtypes = {"float16"},

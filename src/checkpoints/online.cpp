@@ -21,14 +21,6 @@ namespace {
 using numerics::E4M3;
 using Make = std::function<Result<QuantizedTensor>(const std::vector<float>& w, int64_t n, int64_t k)>;
 
-// Linear layers by name: a configuration would name classes, a file has only names.
-bool is_linear(const std::string& name, const tensor::WeightInfo& info) {
-  if (!name.ends_with(".weight") || info.shape.size() != 2) return false;
-  const std::string_view module = parent_module(name);
-  const std::string_view part = last_part(module);
-  return part.ends_with("_proj") || part == "w1" || part == "w2" || part == "w3";
-}
-
 using Original = std::shared_ptr<const tensor::ModelWeights>;
 
 Status replace(tensor::ModelWeights& weights, const Original& original, const std::string& name,
@@ -73,7 +65,7 @@ Status quantize_fp8(tensor::ModelWeights& weights, bool per_row) {
   const auto original = std::make_shared<const tensor::ModelWeights>(weights);
   for (const std::string& name : original->names()) {
     const tensor::WeightInfo& info = *original->find(name);
-    if (!is_linear(name, info)) continue;
+    if (!is_linear_weight(name, info)) continue;
     const int64_t n = info.shape[0], k = info.shape[1];
     tensor::QuantSpec spec{.kind = tensor::CodeKind::kE4M3, .bits = 8, .group_n = per_row ? 1 : n, .group_size = k};
     const int64_t bytes = n * k + (per_row ? n : 1) * 4;
@@ -144,6 +136,13 @@ Status quantize_fp8_per_channel(tensor::ModelWeights& weights) {
   return quantize_fp8(weights, true);
 }
 
+bool is_linear_weight(const std::string& name, const tensor::WeightInfo& info) {
+  if (!name.ends_with(".weight") || info.shape.size() != 2) return false;
+  const std::string_view module = parent_module(name);
+  const std::string_view part = last_part(module);
+  return part.ends_with("_proj") || part == "w1" || part == "w2" || part == "w3";
+}
+
 std::span<const float> nf4_values() {
   return kNf4;
 }
@@ -152,7 +151,7 @@ Status quantize_nf4(tensor::ModelWeights& weights) {
   const auto original = std::make_shared<const tensor::ModelWeights>(weights);
   for (const std::string& name : original->names()) {
     const tensor::WeightInfo& info = *original->find(name);
-    if (!is_linear(name, info)) continue;
+    if (!is_linear_weight(name, info)) continue;
     const int64_t n = info.shape[0], k = info.shape[1];
     if (k % kNf4Block != 0) {
       weights.notes.push_back(fmt::format("{} stays dense: its rows are no multiple of {}", name, kNf4Block));

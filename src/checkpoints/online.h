@@ -18,6 +18,8 @@ Status quantize_fp8_per_channel(tensor::ModelWeights& weights);
 /// NF4 in blocks of 64 along the row with an f32 scale, as bitsandbytes quantizes at load; a row that is no multiple of
 /// 64 stays dense, and that is said.
 Status quantize_nf4(tensor::ModelWeights& weights);
+/// Linear layers by name: a configuration would name classes, a file has only names.
+bool is_linear_weight(const std::string& name, const tensor::WeightInfo& info);
 /// The 16 values of NF4 (docs/formats.md 5.3).
 std::span<const float> nf4_values();
 

@@ -66,4 +66,56 @@ Status read_sparse_dense(Parts& parts, tensor::ModelWeights& out) {
   });
 }
 
+Status read_bitmask_dense(Parts& parts, tensor::ModelWeights& out) {
+  TARE_ASSIGN(const Tensor extents_tensor,
+              parts.take_shaped("weight.shape", {DType::kI64, DType::kI32}, {{2}, {2, 1}}));
+  TARE_ASSIGN(const std::vector<int64_t> extents, integers(extents_tensor, parts.name("weight.shape")));
+  const int64_t n = extents[0], k = extents[1];
+  if (n <= 0 || k <= 0 || n > INT32_MAX || k > INT32_MAX) {
+    return invalid_input(
+        "bad shape of a sparse tensor",
+        {.where = parts.name("weight.shape"), .expected = "rows and columns", .found = fmt::format("[{}, {}]", n, k)});
+  }
+  TARE_ASSIGN(const tensor::Shape kept, parts.shape("weight.compressed", 1));
+  TARE_ASSIGN(const Tensor values, parts.take("weight.compressed", kFloats, kept));
+  TARE_ASSIGN(const Tensor mask, parts.take("weight.bitmask", {DType::kU8}, {n, ceil_div(k, 8)}));
+  TARE_ASSIGN(const Tensor offsets, parts.take_shaped("weight.row_offsets", {DType::kI64, DType::kI32}, {{n}, {n, 1}}));
+  const std::string name = parts.name("weight");
+  const tensor::Shape shape{n, k};
+  tensor::WeightInfo info{.shape = shape, .form = values.dtype, .stored_bytes = parts.bytes()};
+  return out.add(name, std::move(info), [=]() -> Result<tensor::Weight> {
+    TARE_TRY(check_finite(values, name));
+    TARE_ASSIGN(const std::vector<int64_t> starts, integers(offsets, name + ".row_offsets"));
+    const auto element = static_cast<size_t>(tensor::dtype_bits(values.dtype) / 8);
+    std::vector<std::byte> dense(static_cast<size_t>(n * k) * element);
+    const int64_t stride = ceil_div(k, 8);
+    int64_t next = 0;
+    for (int64_t row = 0; row < n; ++row) {
+      if (starts[static_cast<size_t>(row)] != next) {
+        return invalid_input("offset of a sparse row is not where its mask puts it",
+                             {.where = fmt::format("{}.row_offsets[{}]", name, row),
+                              .expected = fmt::format("{}", next),
+                              .found = fmt::format("{}", starts[static_cast<size_t>(row)])});
+      }
+      for (int64_t i = 0; i < stride * 8; ++i) {
+        if (((static_cast<uint8_t>(mask.data.data()[row * stride + i / 8]) >> (i % 8)) & 1) == 0) continue;
+        if (i >= k || next == kept[0]) {
+          return invalid_input(
+              "mask of a sparse tensor does not fit its values",
+              {.where = fmt::format("{}, row {}", name, row), .expected = fmt::format("{} values in all", kept[0])});
+        }
+        std::memcpy(dense.data() + static_cast<size_t>(row * k + i) * element,
+                    values.data.data() + static_cast<size_t>(next++) * element, element);
+      }
+    }
+    if (next != kept[0]) {
+      return invalid_input(
+          "mask of a sparse tensor does not fit its values",
+          {.where = name, .expected = fmt::format("{} values", next), .found = fmt::format("{}", kept[0])});
+    }
+    TARE_ASSIGN(Tensor whole, Tensor::make(values.dtype, shape, Buffer::own(std::move(dense))));
+    return tensor::Weight(std::move(whole));
+  });
+}
+
 }  // namespace tare::checkpoints

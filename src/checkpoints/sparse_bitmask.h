@@ -23,4 +23,9 @@ Result<Buffer> expand_sparse(const SparseParts& sparse, std::string_view name);
 /// A dense weight in this form: adds "P.weight".
 Status read_sparse_dense(Parts& parts, tensor::ModelWeights& out);
 
+/// A dense weight in the sparse-bitmask form (any pattern of zeros): "P.weight.shape" [2], ".compressed" [values],
+/// ".bitmask" u8 [N, ceil(K/8)], ".row_offsets" [N], the values before each row. Adds "P.weight".
+/// Errors: a mask that keeps another number of values; offsets that are not those of the mask.
+Status read_bitmask_dense(Parts& parts, tensor::ModelWeights& out);
+
 }  // namespace tare::checkpoints

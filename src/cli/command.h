@@ -18,6 +18,13 @@ namespace CLI {
 class App;
 }
 
+namespace tare::checkpoints {
+struct LoadOptions;
+}
+namespace tare::plugin {
+struct Registries;
+}
+
 namespace tare::cli {
 
 /// What a running command has: the global options turned into things.
@@ -34,6 +41,10 @@ class Context {
   /// The hard budget of --memory; what the program itself holds is already taken from it.
   MemoryBudget& memory() { return memory_; }
   int threads() const { return threads_; }
+  /// Formats, algorithms and kernels: what is built in and what the plugins of --plugin add.
+  const plugin::Registries& registries() const { return *registries_; }
+  /// For load_checkpoint: --quantization and the formats of plugins.
+  checkpoints::LoadOptions load_options(std::string_view format = {}) const;
   /// Started at the first call.
   ThreadPool& pool();
   ProgressMode progress() const { return progress_; }
@@ -49,10 +60,11 @@ class Context {
   bool emitted() const { return emitted_; }
 
  private:
-  explicit Context(const GlobalOptions& options) : options_(options) {}
+  explicit Context(const GlobalOptions& options);
 
   GlobalOptions options_;
   machine::Capabilities capabilities_;
+  std::unique_ptr<plugin::Registries> registries_;
   MemoryBudget memory_;
   MemoryBudget::Reservation program_;
   int threads_ = 1;

@@ -6,12 +6,19 @@
 
 #include "base/log.h"
 #include "base/size_text.h"
+#include "checkpoints/checkpoint.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
+#include "plugin/plugins.h"
 
 namespace tare::cli {
 
+Context::Context(const GlobalOptions& options) : options_(options) {}
 Context::~Context() = default;
+
+checkpoints::LoadOptions Context::load_options(std::string_view format) const {
+  return {.format = std::string(format), .formats = &registries_->formats};
+}
 
 Result<std::unique_ptr<Context>> Context::create(const GlobalOptions& options) {
   TARE_ASSIGN(const log::Level level, log_level(options));
@@ -32,9 +39,11 @@ Result<std::unique_ptr<Context>> Context::create(const GlobalOptions& options) {
   context->threads_ = options.threads > 0 ? options.threads : owned_cpu_count();
   const bool hidden = options.quiet || options.no_progress || level == log::Level::kOff;
   context->progress_ = hidden ? ProgressMode::kOff : detect_progress_mode();
-  if (!options.plugins.empty()) {
-    return unsupported("plugins are not supported yet", {.where = "--plugin " + options.plugins.front()});
+  TARE_ASSIGN(plugin::Registries registries, plugin::load_plugins(options.plugins));
+  for (const plugin::Plugin& one : registries.plugins) {
+    log::info("plugin {} {} from {}: its kernels are tried first", one.name, one.version, one.path);
   }
+  context->registries_ = std::make_unique<plugin::Registries>(std::move(registries));
   return context;
 }
 

@@ -13,6 +13,7 @@
 #include "checkpoints/compare.h"
 #include "checkpoints/write.h"
 #include "cli/command.h"
+#include "cli/known_answer.h"
 #include "tensor/model_weights.h"
 
 namespace tare::cli {
@@ -88,7 +89,7 @@ Result<int64_t> prove(Context& context, const tensor::ModelWeights& source, cons
 Status run(Context& context, Flags& flags) {
   TARE_ASSIGN(const std::optional<tensor::DType> dtype, parse_dtype(flags.dtype));
   TARE_ASSIGN(const checkpoints::CheckpointWriter* writer, checkpoints::find_writer(flags.to));
-  TARE_ASSIGN(tensor::ModelWeights loaded, checkpoints::load_checkpoint(flags.model));
+  TARE_ASSIGN(tensor::ModelWeights loaded, checkpoints::load_checkpoint(flags.model, context.load_options()));
   const auto source = std::make_shared<const tensor::ModelWeights>(std::move(loaded));
   if (flags.overwrite) TARE_TRY(checkpoints::check_replaceable(flags.out, flags.model));
   TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, flags.overwrite));
@@ -122,9 +123,13 @@ Status run(Context& context, Flags& flags) {
   said.insert(said.end(), side.notes.begin(), side.notes.end());
   for (const std::string& name : side.left_out) said.push_back("left out " + name);
   const json::array notes(said.begin(), said.end());
-  TARE_TRY(checkpoints::write_manifest(
-      folder.path(), {{"method", "convert"}, {"source", flags.model}, {"losses", loss_list}, {"notes", notes}},
-      written.files));
+  TARE_TRY(checkpoints::write_manifest(folder.path(),
+                                       {{"method", "convert"},
+                                        {"source", flags.model},
+                                        {"losses", loss_list},
+                                        {"notes", notes},
+                                        {"known_answer", known_answer(context, folder.path())}},
+                                       written.files));
   TARE_TRY(folder.commit());
 
   int64_t bytes = 0;

@@ -3,12 +3,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <map>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/size_text.h"
 #include "checkpoints/checkpoint.h"
 #include "cli/command.h"
+#include "eval/weight_histogram.h"
 #include "model/weight_plan.h"
 
 namespace tare::cli {
@@ -19,6 +22,8 @@ struct Options {
   std::string model;
   std::string quantization;
   bool tensors = false;
+  std::string histogram;
+  std::string plot;
 };
 
 // One tensor as headers tell it.
@@ -137,9 +142,67 @@ void print_report(Context& context, const tensor::ModelWeights& weights, const s
   }
 }
 
+json::object histogram_json(const std::string& name, const eval::WeightHistogram& h) {
+  json::array bounds;
+  for (const eval::GranularityBound& b : h.bounds) {
+    bounds.push_back({{"scales", b.name},
+                      {"bits", b.bits},
+                      {"bpw", b.bpw},
+                      {"max_error", b.max_error},
+                      {"relative_rms_error", b.relative_rms}});
+  }
+  return {{"name", name},
+          {"mean", h.mean},
+          {"rms", h.rms},
+          {"amax", h.amax},
+          {"kurtosis", h.kurtosis},
+          {"outlier_ratio", h.outlier_ratio},
+          {"outlier_share", h.outlier_share},
+          {"worst_column_ratio", h.worst_column},
+          {"bins", json::array(h.bins.begin(), h.bins.end())},
+          {"bounds", std::move(bounds)},
+          {"suggestion", h.suggestion},
+          {"why", h.why}};
+}
+
+// The matrices that --histogram names: a module, a weight, or "all". The picture shows the first.
+Result<json::array> histograms(Context& context, const Options& options, const tensor::ModelWeights& weights,
+                               std::map<std::string, double>& outlier_ratios) {
+  json::array out;
+  for (const std::string& name : weights.names()) {
+    const bool named = options.histogram == "all" || name == options.histogram || name == options.histogram + ".weight";
+    if (!named || weights.find(name)->shape.size() != 2) continue;
+    TARE_ASSIGN(const tensor::Weight weight, weights.load(name));
+    TARE_ASSIGN(const eval::WeightHistogram h, eval::weight_histogram(weight));
+    outlier_ratios[name] = h.outlier_ratio;
+    context.say(
+        fmt::format("{}: rms {:.4g}, largest {:.1f} rms, kurtosis {:.1f}, worst column {:.1f}; suggestion: {} ({})",
+                    name, h.rms, h.outlier_ratio, h.kurtosis, h.worst_column, h.suggestion, h.why));
+    if (options.histogram != "all") {
+      for (const eval::GranularityBound& b : h.bounds) {
+        context.say(fmt::format("  {} bits, {:10} {:8.3f} bpw  expected error {:6.2f}%  at most {:.3g}", b.bits, b.name,
+                                b.bpw, 100 * b.relative_rms, b.max_error));
+      }
+    }
+    if (!options.plot.empty() && out.empty()) {
+      TARE_TRY(write_file_atomically(options.plot, eval::histogram_svg(name, h)));
+    }
+    out.push_back(histogram_json(name, h));
+  }
+  if (out.empty()) {
+    return invalid_input(
+        "no such matrix",
+        {.where = "--histogram", .expected = "a name of --tensors or 'all'", .found = options.histogram});
+  }
+  return out;
+}
+
 Status inspect(Context& context, const Options& options) {
+  if (!options.plot.empty() && options.histogram.empty()) {
+    return invalid_input("nothing to draw", {.where = "--plot", .expected = "--histogram NAME beside it"});
+  }
   TARE_ASSIGN(const tensor::ModelWeights weights,
-              checkpoints::load_checkpoint(options.model, {.format = options.quantization}));
+              checkpoints::load_checkpoint(options.model, context.load_options(options.quantization)));
   for (const std::string& note : weights.notes) log::info("{}", note);
   std::vector<Row> rows;
   for (const std::string& name : weights.names()) {
@@ -150,8 +213,14 @@ Status inspect(Context& context, const Options& options) {
   const Contradictions contradictions = contradictions_of(weights);
   print_report(context, weights, rows, found, contradictions.texts, options.tensors);
 
+  std::map<std::string, double> outlier_ratios;
+  json::array drawn;
+  if (!options.histogram.empty()) {
+    TARE_ASSIGN(drawn, histograms(context, options, weights, outlier_ratios));
+  }
   json::array tensors;
   for (const Row& row : rows) {
+    const auto ratio = outlier_ratios.find(row.name);
     json::object item{{"name", row.name},
                       {"shape", json::array(row.shape.begin(), row.shape.end())},
                       {"code", row.code},
@@ -160,7 +229,8 @@ Status inspect(Context& context, const Options& options) {
                       {"bits", row.bits},
                       {"bpw", row.bpw()},
                       {"bytes", row.bytes},
-                      {"outlier_ratio", nullptr}};  // needs the values, which are not read here
+                      // needs the values, which only --histogram reads
+                      {"outlier_ratio", ratio == outlier_ratios.end() ? json::value() : json::value(ratio->second)}};
     if (!row.activation.empty()) item["activation"] = row.activation;
     tensors.push_back(std::move(item));
   }
@@ -174,7 +244,8 @@ Status inspect(Context& context, const Options& options) {
                 {"contradictions", json::array(contradictions.texts.begin(), contradictions.texts.end())},
                 {"notes", json::array(weights.notes.begin(), weights.notes.end())},
                 {"bpw", found.bpw()},
-                {"tensors", std::move(tensors)}});
+                {"tensors", std::move(tensors)},
+                {"histograms", std::move(drawn)}});
   if (contradictions.cannot_run) {
     return make_error(ErrorKind::kGateFailed, "this model cannot be run",
                       {.where = options.model, .found = contradictions.texts.front()});
@@ -188,11 +259,16 @@ extern const Command kInspect;
 const Command kInspect = {
     .name = "inspect",
     .summary = "what a model file declares, what it holds, and where the two differ",
-    .examples = "tare inspect model/\ntare inspect model.gguf --tensors\ntare inspect model/ --json",
+    .examples =
+        "tare inspect model/\ntare inspect model.gguf --tensors\ntare inspect model/ --json\n"
+        "tare inspect model/ --histogram model.layers.0.mlp.down_proj --plot down.svg",
     .declare = [](CLI::App& app) -> Runner {
       auto options = std::make_shared<Options>();
       app.add_option("MODEL", options->model, "folder, .gguf or .safetensors file")->required();
       app.add_flag("--tensors", options->tensors, "a line for each tensor");
+      app.add_option("--histogram", options->histogram, "distribution and error bounds of one matrix, or of all")
+          ->type_name("NAME");
+      app.add_option("--plot", options->plot, "picture of the histogram, as SVG")->type_name("FILE");
       app.add_option("--quantization", options->quantization, "insist on a checkpoint format")->type_name("NAME");
       return [options](Context& context) { return inspect(context, *options); };
     },

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "kernels/linear.h"
 #include "kvcache/kv_format.h"
+#include "plugin/plugins.h"
 #include "quantize/recipe.h"
 
 namespace tare::cli {
@@ -24,7 +25,7 @@ json::array describe_formats(Context& context) {
   json::array out;
   const auto& writers = checkpoints::writers();
   context.say("Checkpoint formats");
-  for (const checkpoints::CheckpointFormat& format : checkpoints::builtin_formats()) {
+  for (const checkpoints::CheckpointFormat& format : context.registries().formats) {
     const bool reads = format.read != nullptr || !format.stands_for.empty();
     const auto writer =
         std::find_if(writers.begin(), writers.end(), [&](const auto& w) { return w.name == format.name; });
@@ -46,6 +47,11 @@ json::array describe_formats(Context& context) {
       json::object row = out.back().as_object();
       row["name"] = alias;
       row["alias_of"] = format.name;
+      for (const checkpoints::CheckpointWriter& own : writers) {
+        if (own.name != alias) continue;
+        row["writes"] = true;
+        row["writes_what"] = own.writes;
+      }
       out.push_back(std::move(row));
     }
   }
@@ -53,7 +59,7 @@ json::array describe_formats(Context& context) {
 }
 
 json::array describe_kernels(Context& context) {
-  const kernels::LinearRegistry all = kernels::builtin_linear_kernels();
+  const kernels::LinearRegistry all = context.registries().linear;
   std::vector<kernels::Rejection> dropped;
   const kernels::LinearRegistry usable =
       kernels::available_linear_kernels(all, context.capabilities(), context.pool(), &dropped);
@@ -103,19 +109,25 @@ json::array describe_recipes(Context& context) {
   return out;
 }
 
-json::array describe_algorithms() {
+json::array describe_algorithms(const Context& context) {
   json::array out;
   for (const quantize::Recipe& recipe : quantize::recipes()) {
     const json::value name(recipe.algorithm);
     if (std::find(out.begin(), out.end(), name) == out.end()) out.push_back(name);
   }
+  for (const TareAlgorithm* algorithm : context.registries().algorithms) out.emplace_back(algorithm->name);
   return out;
 }
 
 Status methods(Context& context) {
   json::object document;
+  json::array plugins;
+  for (const plugin::Plugin& one : context.registries().plugins) {
+    plugins.push_back({{"name", one.name}, {"version", one.version}, {"path", one.path}});
+  }
+  document["plugins"] = std::move(plugins);
   document["formats"] = describe_formats(context);
-  document["algorithms"] = describe_algorithms();
+  document["algorithms"] = describe_algorithms(context);
   document["recipes"] = describe_recipes(context);
   document["kernels"] = describe_kernels(context);
   document["kv"] = describe_kv(context);

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/progress.h"
+#include "plugin/plugins.h"
 #include "runtime/kv_settings.h"
 
 namespace tare::cli {
@@ -34,6 +35,8 @@ Result<runtime::LoadedModel> open_model(Context& context, const std::string& pat
   std::unique_ptr<Progress> progress;
   int64_t shown = 0;
   runtime::LoadOptions options{.format = flags.quantization,
+                               .formats = &context.registries().formats,
+                               .registry = context.registries().linear,
                                .forced_kernel = context.options().kernel,
                                .int8_activations = context.options().activations == "int8",
                                .caps = context.capabilities(),

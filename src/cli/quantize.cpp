@@ -14,8 +14,10 @@
 #include "checkpoints/text_assets.h"
 #include "checkpoints/write.h"
 #include "cli/command.h"
+#include "cli/known_answer.h"
 #include "cli/quantize_gate.h"
 #include "eval/report.h"
+#include "plugin/plugins.h"
 #include "quantize/pipeline.h"
 
 namespace tare::cli {
@@ -68,9 +70,71 @@ Result<quantize::HeadChoice> head_choice(const Flags& flags, const tensor::Model
   return head;
 }
 
+// An algorithm of a plugin decides matrix by matrix, without data; what it makes is written like any other.
+Status quantize_by_plugin(Context& context, const TareAlgorithm& algorithm, const Flags& flags) {
+  if (!flags.scheme.scheme.empty() || !flags.set.empty() || !flags.ignore.empty()) {
+    return unsupported("a plugin's algorithm takes no such flag",
+                       {.where = "--method " + flags.method, .expected = "--bits, --group-size, --symmetric"});
+  }
+  TARE_ASSIGN(tensor::ModelWeights weights, checkpoints::load_checkpoint(flags.model, context.load_options()));
+  const TareAlgorithmOptions wanted{.struct_bytes = sizeof(TareAlgorithmOptions),
+                                    .bits = flags.scheme.bits.value_or(0),
+                                    .group_size = flags.scheme.group_size.value_or(0),
+                                    .symmetric = flags.symmetric ? 1 : 0};
+  TARE_TRY(plugin::quantize_with(algorithm, wanted, weights));
+  if (flags.overwrite) TARE_TRY(checkpoints::check_replaceable(flags.out, flags.model));
+  TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, flags.overwrite));
+  TARE_ASSIGN(const checkpoints::SideFiles side,
+              checkpoints::copy_side_files(flags.model, folder.path(), flags.format));
+  TARE_ASSIGN(const checkpoints::WriteReport written,
+              checkpoints::write_checkpoint({.folder = folder.path(),
+                                             .format = flags.format,
+                                             .source = flags.model,
+                                             .weights = &weights,
+                                             .settings = {{"method", flags.method}},
+                                             .allow_loss = flags.allow_loss}));
+  std::vector<std::string> said = weights.notes;
+  said.insert(said.end(), side.notes.begin(), side.notes.end());
+  said.insert(said.end(), written.losses.begin(), written.losses.end());
+  said.push_back("the result of a plugin's algorithm is not compared with its source: see tare eval kld");
+  const json::array notes(said.begin(), said.end());
+  TARE_TRY(checkpoints::write_manifest(folder.path(),
+                                       {{"method", flags.method},
+                                        {"source", flags.model},
+                                        {"substitutions", notes},
+                                        {"known_answer", known_answer(context, folder.path())}},
+                                       written.files));
+  TARE_TRY(folder.commit());
+  json::array layers;
+  int64_t parameters = 0;
+  for (const std::string& name : weights.names()) {
+    const tensor::WeightInfo& info = *weights.find(name);
+    TARE_ASSIGN(const int64_t count, tensor::element_count(info.shape));
+    parameters += count;
+    if (info.shape.size() != 2) continue;
+    const auto* spec = std::get_if<tensor::QuantSpec>(&info.form);
+    layers.push_back(
+        {{"name", name}, {"scheme", spec ? describe(*spec) : "as it was"}, {"status", spec ? flags.method : "kept"}});
+  }
+  for (const std::string& note : said) context.say("note: " + note);
+  context.say(fmt::format("{}: quantized by {}", flags.out, flags.method));
+  context.emit(
+      {{"out", flags.out},
+       {"format", flags.format},
+       {"bytes", written.tensor_bytes},
+       {"bpw", 8.0 * static_cast<double>(written.tensor_bytes) / static_cast<double>(std::max<int64_t>(parameters, 1))},
+       {"layers", std::move(layers)},
+       {"substitutions", notes},
+       {"gate", nullptr}});
+  return {};
+}
+
 Status run(Context& context, Flags& flags) {
   const auto started = std::chrono::steady_clock::now();
   quantize::PipelineOptions options;
+  if (const TareAlgorithm* algorithm = plugin::find_algorithm(context.registries(), flags.method)) {
+    return quantize_by_plugin(context, *algorithm, flags);
+  }
   TARE_ASSIGN(options.recipe, quantize::find_recipe(flags.method));
   if (flags.symmetric || flags.asymmetric) flags.scheme.symmetric = flags.symmetric;
   TARE_ASSIGN(options.scheme, quantize::resolve_scheme(*options.recipe, flags.scheme, &options.widths));
@@ -83,7 +147,7 @@ Status run(Context& context, Flags& flags) {
   options.dequantize_first = flags.dequantize_first;
   options.budget = &context.memory();
 
-  TARE_ASSIGN(tensor::ModelWeights loaded, checkpoints::load_checkpoint(flags.model));
+  TARE_ASSIGN(tensor::ModelWeights loaded, checkpoints::load_checkpoint(flags.model, context.load_options()));
   const auto source = std::make_shared<const tensor::ModelWeights>(std::move(loaded));
   TARE_ASSIGN(const model::Architecture arch, model::describe_architecture(source->config));
   std::vector<std::string> substitutions = source->notes;
@@ -110,6 +174,7 @@ Status run(Context& context, Flags& flags) {
                 tokenizer.encode(content, {.add_special = false, .specials_as_text = true}));
     const std::vector<int32_t>& ids = encoded.ids;
     TARE_ASSIGN(options.calibration, quantize::calibration_windows(ids, flags.samples, flags.sequence_length));
+    options.kernels = context.registries().linear;
   }
   TARE_ASSIGN(const std::optional<GatePlan> gate,
               plan_gate(flags.gate, flags.model, arch.max_positions, options.widths.weight));
@@ -143,12 +208,14 @@ Status run(Context& context, Flags& flags) {
   }
   const int64_t group = options.scheme.grid.group_size;
   const std::string scheme = quantize::describe(options.widths);
-  TARE_ASSIGN(const checkpoints::SideFiles side, checkpoints::copy_side_files(flags.model, folder.path()));
+  TARE_ASSIGN(const checkpoints::SideFiles side,
+              checkpoints::copy_side_files(flags.model, folder.path(), flags.format));
   progress = std::make_unique<Progress>(context.progress(), "write",
                                         static_cast<int64_t>(outcome.weights.names().size()), "tensors");
   TARE_ASSIGN(const checkpoints::WriteReport written,
               checkpoints::write_checkpoint({.folder = folder.path(),
                                              .format = flags.format,
+                                             .source = flags.model,
                                              .weights = &outcome.weights,
                                              .settings = {{"scheme", scheme},
                                                           {"method", flags.method},
@@ -169,7 +236,8 @@ Status run(Context& context, Flags& flags) {
   json::array matrices;
   for (const quantize::MatrixReport& matrix : outcome.matrices) matrices.push_back(matrix_json(matrix));
   const double bpw = 8.0 * static_cast<double>(outcome.stored_bytes) / static_cast<double>(outcome.parameters);
-  json::object record{{"method", flags.method},
+  json::object record{{"known_answer", known_answer(context, folder.path())},
+                      {"method", flags.method},
                       {"scheme", scheme},
                       {"grid", quantize::describe(options.scheme)},
                       {"source", flags.model},

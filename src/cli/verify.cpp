@@ -9,6 +9,7 @@
 #include "checkpoints/checkpoint.h"
 #include "checkpoints/manifest.h"
 #include "cli/command.h"
+#include "cli/known_answer.h"
 #include "model/weight_plan.h"
 
 namespace tare::cli {
@@ -63,9 +64,9 @@ void check_names(const std::string& path, const tensor::ModelWeights& weights, s
 }
 
 // The same tensors with the same shapes: what a quantized copy of a model must have.
-Status compare_with(const std::string& source_path, const std::string& path, const tensor::ModelWeights& weights,
-                    std::vector<Problem>& problems) {
-  TARE_ASSIGN(const tensor::ModelWeights source, checkpoints::load_checkpoint(source_path));
+Status compare_with(const Context& context, const std::string& source_path, const std::string& path,
+                    const tensor::ModelWeights& weights, std::vector<Problem>& problems) {
+  TARE_ASSIGN(const tensor::ModelWeights source, checkpoints::load_checkpoint(source_path, context.load_options()));
   for (const std::string& name : source.names()) {
     const tensor::WeightInfo* mine = weights.find(name);
     if (!mine) {
@@ -104,14 +105,18 @@ Status verify(Context& context, const Options& options) {
   if (!std::filesystem::exists(options.model, ignored)) return io_error("no such model", {.where = options.model});
   const bool has_manifest = checkpoints::has_manifest(options.model);
   if (has_manifest) TARE_TRY(check_files(context, options.model, problems));
-  const auto opened = checkpoints::load_checkpoint(options.model);
+  const auto opened = checkpoints::load_checkpoint(options.model, context.load_options());
   if (!opened.ok()) {
     problems.push_back({options.model, "", opened.error().message()});
   } else {
     for (const std::string& note : opened->notes) log::info("{}", note);
     check_names(options.model, *opened, problems);
     TARE_TRY(load_all(context, options.model, *opened, problems));
-    if (!options.source.empty()) TARE_TRY(compare_with(options.source, options.model, *opened, problems));
+    if (has_manifest && problems.empty()) {
+      TARE_ASSIGN(const std::optional<std::string> wrong, check_known_answer(context, options.model));
+      if (wrong) problems.push_back({options.model, "", *wrong});
+    }
+    if (!options.source.empty()) TARE_TRY(compare_with(context, options.source, options.model, *opened, problems));
   }
 
   json::array list;

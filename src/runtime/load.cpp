@@ -21,7 +21,8 @@ int64_t parameter_count(const tensor::ModelWeights& weights) {
 }  // namespace
 
 Result<LoadedModel> load_model(const std::string& path, const LoadOptions& options, ThreadPool& pool) {
-  TARE_ASSIGN(tensor::ModelWeights weights, checkpoints::load_checkpoint(path, {.format = options.format}));
+  TARE_ASSIGN(tensor::ModelWeights weights,
+              checkpoints::load_checkpoint(path, {.format = options.format, .formats = options.formats}));
   TARE_ASSIGN(model::Architecture arch, model::describe_architecture(weights.config));
 
   LoadedModel out{.path = path,

@@ -12,11 +12,16 @@
 #include "kvcache/paged_cache.h"
 #include "model/transformer.h"
 
+namespace tare::checkpoints {
+struct CheckpointFormat;
+}
+
 namespace tare::runtime {
 
 /// How to open a model for running; from the global flags.
 struct LoadOptions {
-  std::string format;  // --quantization
+  std::string format;                                                   // --quantization
+  const std::vector<checkpoints::CheckpointFormat>* formats = nullptr;  // with those of plugins; nullptr: built in
   kernels::LinearRegistry registry = kernels::builtin_linear_kernels();
   std::string forced_kernel;  // --kernel
   bool int8_activations = false;

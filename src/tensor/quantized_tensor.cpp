@@ -61,6 +61,51 @@ void decode_row_vq(const QuantizedFields& f, int64_t n, float* out) {
   }
 }
 
+// Words with all exponent bits set: NaN or inf. The loop has no exit, so that it becomes vector code.
+template <class Word>
+bool any_exponent_full(const std::byte* data, int64_t count, Word mask) {
+  Word bad = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Word word;
+    __builtin_memcpy(&word, data + i * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
+    bad |= static_cast<Word>((word & mask) == mask);
+  }
+  return bad != 0;
+}
+
+// Bytes for which `bad` holds anywhere.
+template <class Bad>
+bool any_byte(const std::byte* data, int64_t count, Bad bad) {
+  bool found = false;
+  for (int64_t i = 0; i < count; ++i) found |= bad(static_cast<uint8_t>(data[i]));
+  return found;
+}
+
+// Whether every number of a grid is finite and inside its width; millions of them at a load.
+bool all_in_range(const Grid& grid, int64_t count) {
+  const std::byte* data = grid.values.data();
+  switch (grid.type) {
+    case GridType::kF32:
+      return !any_exponent_full<uint32_t>(data, count, 0x7f800000u);
+    case GridType::kF16:
+      return !any_exponent_full<uint16_t>(data, count, 0x7c00u);
+    case GridType::kBF16:
+      return !any_exponent_full<uint16_t>(data, count, 0x7f80u);
+    case GridType::kE4M3:
+      return !any_byte(data, count, [](uint8_t v) { return (v & 0x7f) == 0x7f; });
+    case GridType::kE8M0:
+      return !any_byte(data, count, [](uint8_t v) { return v == 0xff; });
+    case GridType::kU4:
+      return !any_byte(data, count, [](uint8_t v) { return v > 15; });
+    case GridType::kU6:
+      return !any_byte(data, count, [](uint8_t v) { return v > 63; });
+    case GridType::kS6:
+      return !any_byte(data, count, [](uint8_t v) { return static_cast<uint8_t>(v + 32) > 63; });
+    default:
+      return true;
+  }
+}
+
 Result<Grid> make_grid(GridType type, int64_t tiles_n, int64_t tiles_k, int64_t tile_n, int64_t tile_k, Buffer values) {
   const auto count = checked_mul(static_cast<uint64_t>(tiles_n), static_cast<uint64_t>(tiles_k));
   const auto bytes = count ? checked_mul(*count, static_cast<uint64_t>(grid_element_bytes(type))) : std::nullopt;
@@ -75,6 +120,7 @@ Result<Grid> make_grid(GridType type, int64_t tiles_n, int64_t tiles_k, int64_t 
             .tiles_k = tiles_k,
             .stride = tiles_k,
             .values = std::move(values)};
+  if (all_in_range(grid, static_cast<int64_t>(*count))) return grid;
   const auto total = static_cast<int64_t>(*count);
   for (int64_t i = 0; i < total; ++i) {
     const float value = grid.value(i);
