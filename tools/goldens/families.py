@@ -70,6 +70,9 @@ CASES = {
     "granite": ("GraniteConfig", dict(embedding_multiplier=3.0, residual_multiplier=0.4, logits_scaling=2.0,
                                       attention_multiplier=0.2), TOKENS),
     "smollm3": ("SmolLM3Config", dict(num_hidden_layers=5), TOKENS),
+    "exaone4": ("Exaone4Config", dict(sliding_window=8, sliding_window_pattern=2), TOKENS),
+    "exaone4-full": ("Exaone4Config", dict(sliding_window=None, layer_types=["full_attention"] * 3,
+                                           tie_word_embeddings=True), TOKENS),
 }
 
 

@@ -15,6 +15,7 @@ Result<Architecture> describe_phi3(const json::object& config);
 Result<Architecture> describe_olmo2(const json::object& config);
 Result<Architecture> describe_granite(const json::object& config);
 Result<Architecture> describe_smollm3(const json::object& config);
+Result<Architecture> describe_exaone4(const json::object& config);
 
 /// Qwen's way to say which layers have a sliding window.
 Status apply_qwen_window(const json::object& config, Architecture& arch);

@@ -18,6 +18,7 @@ const std::vector<Family>& families() {
       {"olmo2", {"olmo2"}, describe_olmo2},
       {"granite", {"granite"}, describe_granite},
       {"smollm3", {"smollm3"}, describe_smollm3},
+      {"exaone4", {"exaone4"}, describe_exaone4},
   };
   return table;
 }
