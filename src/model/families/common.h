@@ -21,4 +21,10 @@ bool rope_is_keyed_by_layer_type(const json::object& config);
 Result<RopeSpec> read_config_rope(const json::object& config, const Architecture& arch, int64_t rotary_dim,
                                   double default_theta, std::string_view layer_type = {});
 
+/// Llama's reading, the base of families that differ from it in a few facts.
+Result<Architecture> describe_llama(const json::object& config);
+
+/// Qwen's way to say which layers have a sliding window.
+Status apply_qwen_window(const json::object& config, Architecture& arch);
+
 }  // namespace tare::model

@@ -1,5 +1,4 @@
 #include "model/families/common.h"
-#include "model/families/families.h"
 
 namespace tare::model {
 

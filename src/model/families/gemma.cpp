@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "model/families/common.h"
-#include "model/families/families.h"
 
 namespace tare::model {
 

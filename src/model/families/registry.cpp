@@ -2,9 +2,14 @@
 
 #include <algorithm>
 
-#include "model/families/families.h"
+#include "model/families/common.h"
 
 namespace tare::model {
+
+// A family is its own file; what that file defines is declared and listed here, nowhere else.
+using Describe = Result<Architecture>(const json::object& config);
+Describe describe_mistral, describe_qwen2, describe_qwen3, describe_gemma2, describe_gemma3, describe_phi3,
+    describe_olmo2, describe_granite, describe_smollm3, describe_exaone4;
 
 const std::vector<Family>& families() {
   static const std::vector<Family> table = {

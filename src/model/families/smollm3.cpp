@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include "model/families/common.h"
-#include "model/families/families.h"
 
 namespace tare::model {
 
