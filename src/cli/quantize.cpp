@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 
 #include "base/file.h"
 #include "base/interrupt.h"
@@ -15,6 +16,7 @@
 #include "checkpoints/write.h"
 #include "cli/command.h"
 #include "cli/known_answer.h"
+#include "cli/quantize_calibration.h"
 #include "cli/quantize_gate.h"
 #include "eval/report.h"
 #include "plugin/plugins.h"
@@ -23,6 +25,8 @@
 namespace tare::cli {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Flags {
   std::string model;
@@ -42,8 +46,74 @@ struct Flags {
   int64_t sequence_length = 512;
   bool dequantize_first = false;
   bool overwrite = false;
+  bool resume = false;
+  std::string log_json;
   bool allow_loss = false;
 };
+
+// JSON lines of what happens, for --log-json.
+class EventLog {
+ public:
+  Status open(const std::string& path) {
+    file_.open(path, std::ios::app);
+    if (!file_) return io_error("cannot write the log", {.where = path});
+    return {};
+  }
+  explicit operator bool() const { return file_.is_open(); }
+  void line(json::object event) {
+    event["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+    file_ << boost::json::serialize(event) << std::endl;
+  }
+
+ private:
+  std::ofstream file_;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+};
+
+std::string journal_of(std::string out) {
+  while (out.size() > 1 && out.back() == '/') out.pop_back();
+  return out + ".journal";
+}
+
+// Half-written folders of runs that were killed; a run that lives keeps its own.
+void remove_leftovers(std::string out) {
+  while (out.size() > 1 && out.back() == '/') out.pop_back();
+  const fs::path path(out);
+  const std::string prefix = path.filename().string() + ".partial-";
+  std::error_code ec;
+  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  for (const auto& entry : fs::directory_iterator(parent, ec)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    const std::string pid = name.substr(prefix.size());
+    if (pid.empty() || pid.find_first_not_of("0123456789") != pid.npos || fs::exists("/proc/" + pid, ec)) continue;
+    fs::remove_all(entry.path(), ec);
+  }
+}
+
+// Everything that decides the bytes of the result.
+Result<json::object> fingerprint(const Flags& flags, const quantize::PipelineOptions& options,
+                                 const CalibrationInput& calibration, const Context& context) {
+  TARE_ASSIGN(json::object model, quantize::model_fingerprint(flags.model));
+  json::object settings{{"method", flags.method},
+                        {"scheme", quantize::describe(options.widths)},
+                        {"grid", quantize::describe(options.scheme)},
+                        {"scale_rule", flags.scheme.scale_rule},
+                        {"scale_dtype", flags.scheme.scale_dtype},
+                        {"format", flags.format},
+                        {"head", quantize::head_name(options.head)},
+                        {"ignore", json::array(flags.ignore.begin(), flags.ignore.end())},
+                        {"set", json::array(flags.set.begin(), flags.set.end())},
+                        {"dequantize_first", flags.dequantize_first},
+                        {"allow_loss", flags.allow_loss},
+                        {"gate", flags.gate.limits},
+                        {"gate_text", flags.gate.text_file},
+                        {"isa", machine::isa_name(context.capabilities().isa)}};
+  json::object data;
+  if (options.recipe->calibrated) data = {{"tokens", calibration.data.tokens}, {"sha256", calibration.sha256}};
+  return json::object{
+      {"version", kVersion}, {"model", std::move(model)}, {"data", std::move(data)}, {"settings", std::move(settings)}};
+}
 
 json::object matrix_json(const quantize::MatrixReport& m) {
   return {{"name", m.name},           {"scheme", m.scheme}, {"bpw", m.bpw},      {"error", m.error},
@@ -163,51 +233,80 @@ Status run(Context& context, Flags& flags) {
   }
   TARE_ASSIGN(options.head, head_choice(flags, *source, substitutions));
   options.caps = context.capabilities();
+  CalibrationInput calibration;
   if (options.recipe->calibrated) {
     if (flags.calibration.empty()) {
-      return invalid_input("method needs calibration data",
-                           {.where = "--calibration", .expected = "a text file", .found = "nothing"});
+      return invalid_input(
+          "method needs calibration data",
+          {.where = "--calibration", .expected = "a file with text, conversations or token ids", .found = "nothing"});
     }
-    TARE_ASSIGN(const text::Tokenizer tokenizer, checkpoints::load_tokenizer(flags.model));
-    TARE_ASSIGN(const std::string content, read_text_file(flags.calibration));
-    TARE_ASSIGN(const text::Encoding encoded,
-                tokenizer.encode(content, {.add_special = false, .specials_as_text = true}));
-    const std::vector<int32_t>& ids = encoded.ids;
-    TARE_ASSIGN(options.calibration, quantize::calibration_windows(ids, flags.samples, flags.sequence_length));
+    TARE_ASSIGN(calibration, read_calibration(flags.model, flags.calibration, flags.samples, flags.sequence_length));
+    options.calibration = calibration.data;
+    substitutions.insert(substitutions.end(), calibration.notes.begin(), calibration.notes.end());
     options.kernels = context.registries().linear;
   }
   TARE_ASSIGN(const std::optional<GatePlan> gate,
               plan_gate(flags.gate, flags.model, arch.max_positions, options.widths.weight));
   // Made before the work: a name that is taken is told now, also the one of a result that will fail the gate.
   const std::string rejected = flags.out + ".rejected";
-  if (flags.overwrite) {
+  const std::string journal_folder = journal_of(flags.out);
+  std::error_code ec;
+  // A run that ended after its last step has left its journal and its result: what stands there is this run's own.
+  const bool finished_before = flags.resume && fs::exists(journal_folder, ec) &&
+                               (fs::exists(flags.out, ec) || (gate && fs::exists(rejected, ec)));
+  const bool replace = flags.overwrite || finished_before;
+  if (replace) {
     TARE_TRY(checkpoints::check_replaceable(flags.out, flags.model));
     if (gate) TARE_TRY(checkpoints::check_replaceable(rejected, flags.model));
-  } else if (std::error_code ec; gate && std::filesystem::exists(rejected, ec)) {
+  } else if (gate && fs::exists(rejected, ec)) {
     return invalid_input("a rejected result is in the way",
                          {.where = rejected, .hint = "remove it or pass --overwrite"});
   }
-  TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, flags.overwrite));
+  if (flags.resume) remove_leftovers(flags.out);
+  TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, replace));
+  TARE_ASSIGN(json::object identity, fingerprint(flags, options, calibration, context));
+  TARE_ASSIGN(quantize::Journal journal, quantize::Journal::open(journal_folder, std::move(identity), flags.resume));
+  options.journal = &journal;
+  options.spill_folder = journal_folder;
+  if (journal.blocks() > 0) {
+    context.say(fmt::format("resumed: {} of {} blocks were done", journal.blocks(), arch.layers));
+  }
 
+  EventLog log;
+  if (!flags.log_json.empty()) TARE_TRY(log.open(flags.log_json));
   std::unique_ptr<Progress> progress;
-  options.progress = [&](const quantize::MatrixReport& matrix, int64_t, int64_t total) {
+  options.progress = [&](const quantize::MatrixReport& matrix, int64_t done, int64_t total) {
     if (!progress) progress = std::make_unique<Progress>(context.progress(), "quantize", total, "matrices");
-    progress->note(matrix.name);
-    progress->advance();
+    progress->note(fmt::format("{}  error {:.2e}, to nearest {:.2e}", matrix.name, matrix.error, matrix.error_rtn));
+    progress->advance(done - progress->done());
+    if (log) log.line(matrix_json(matrix));
   };
-  TARE_ASSIGN(const quantize::Outcome outcome, quantize::quantize_model(source, arch, options, context.pool()));
+  options.transform_progress = [&](const quantize::TransformReport& transform) {
+    if (progress) progress->note(fmt::format("layer {} {}: {}", transform.layer, transform.name, transform.summary));
+    if (log) log.line({{"transform", transform.name}, {"layer", transform.layer}, {"summary", transform.summary}});
+  };
+  auto quantized = quantize::quantize_model(source, arch, options, context.pool());
+  if (!quantized.ok()) {
+    Error error = std::move(quantized).error();
+    if (journal.blocks() == 0) {
+      TARE_TRY(journal.remove());
+    } else if (error.hint.empty()) {
+      error.hint =
+          fmt::format("{} blocks are kept in {}: --resume goes on with them", journal.blocks(), journal_folder);
+    }
+    return error;
+  }
+  const quantize::Outcome& outcome = *quantized;
   progress.reset();
   substitutions.insert(substitutions.end(), outcome.substitutions.begin(), outcome.substitutions.end());
 
-  json::value calibration;
-  if (options.recipe->calibrated) {
-    calibration = {{"file", flags.calibration},
-                   {"sequences", options.calibration.sequences.size()},
-                   {"sequence_length", flags.sequence_length},
-                   {"tokens", options.calibration.tokens}};
-  }
+  json::value data;
+  if (options.recipe->calibrated) data = calibration.record;
   const int64_t group = options.scheme.grid.group_size;
   const std::string scheme = quantize::describe(options.widths);
+  json::array transforms;
+  for (const std::string_view name : options.recipe->transforms) transforms.emplace_back(name);
+  TARE_TRY(journal.phase("write"));
   TARE_ASSIGN(const checkpoints::SideFiles side,
               checkpoints::copy_side_files(flags.model, folder.path(), flags.format));
   progress = std::make_unique<Progress>(context.progress(), "write",
@@ -221,8 +320,8 @@ Status run(Context& context, Flags& flags) {
                                                           {"method", flags.method},
                                                           {"group_size", group > 0 ? group : -1},
                                                           {"head", quantize::head_name(options.head)},
-                                                          {"transforms", json::array()},
-                                                          {"calibration", calibration}},
+                                                          {"transforms", transforms},
+                                                          {"calibration", data}},
                                              .allow_loss = flags.allow_loss,
                                              .progress = [&](const std::string&) -> Status {
                                                progress->advance();
@@ -259,7 +358,9 @@ Status run(Context& context, Flags& flags) {
   }
   TARE_TRY(checkpoints::write_manifest(folder.path(), record, written.files));
   TARE_TRY(check_interrupt("quantize"));
+  TARE_TRY(journal.phase("rename"));
   TARE_TRY(folder.commit_as(out));
+  TARE_TRY(journal.remove());
 
   int64_t bytes = 0;
   for (const io::WrittenFile& file : written.files) bytes += static_cast<int64_t>(file.bytes);
@@ -318,11 +419,16 @@ void declare(CLI::App& app, Flags& f) {
   app.add_option("--scale-dtype", f.scheme.scale_dtype, "float16, bfloat16 or float32 (default: by scheme)");
   app.add_option("--head", f.head, "embedding and head: source, bfloat16, float16, float32, int8, int8-a8")
       ->capture_default_str();
-  app.add_option("--calibration", f.calibration, "text that calibrated methods run the model on")->type_name("FILE");
+  app.add_option("--calibration", f.calibration,
+                 "what calibrated methods run the model on: text, conversations (.jsonl) or token ids (.json)")
+      ->type_name("FILE");
   app.add_option("--samples", f.samples, "windows of calibration data, the first ones")->capture_default_str();
   app.add_option("--sequence-length", f.sequence_length, "tokens of a window")->capture_default_str();
   app.add_flag("--dequantize-first", f.dequantize_first, "quantize a checkpoint that is quantized already");
   app.add_flag("--allow-loss", f.allow_loss, "leave out what the format cannot say, and list it");
+  app.add_flag("--resume", f.resume, "go on with an unfinished run of the same command");
+  app.add_option("--log-json", f.log_json, "append what happens to this file, one JSON line an event")
+      ->type_name("FILE");
   app.add_flag("--overwrite", f.overwrite, "replace --out when it exists");
   declare_gate(app, f.gate);
   app.add_option("--report", f.report, "write one self-contained HTML page about the result")->type_name("FILE");

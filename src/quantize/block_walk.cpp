@@ -54,17 +54,23 @@ Result<BlockWalk> BlockWalk::begin(BlockData& data, const Block& dense, int kv_b
   walk.bound_[0] = bind_norms(dense);
   TARE_ASSIGN(walk.caches_[0], data.cache(kv_bits));
   if (data.has_reference()) {
-    TARE_ASSIGN(walk.bound_[1], bind_block(dense, data.products()));
+    walk.bound_[1] = bind_norms(dense);
     TARE_ASSIGN(walk.caches_[1], data.cache(16));
-    data.runner().require(walk.bound_[1]);
   }
   return walk;
 }
 
 Status BlockWalk::set(Site site, const Block& solved) {
-  model::LinearGroup& into = group(bound_[0], site);
-  TARE_ASSIGN(into, bind_site(solved, site, data_->products()));
-  data_->runner().require(into);
+  // Only what the next step multiplies with stays packed.
+  for (model::BoundLayer& layer : bound_) {
+    for (const Site before : {Site::kQkv, Site::kOut, Site::kGateUp, Site::kDown}) group(layer, before).clear();
+  }
+  TARE_ASSIGN(group(bound_[0], site), bind_site(solved, site, data_->products()));
+  data_->runner().require(group(bound_[0], site));
+  if (data_->has_reference()) {
+    TARE_ASSIGN(group(bound_[1], site), bind_site(*dense_, site, data_->products()));
+    data_->runner().require(group(bound_[1], site));
+  }
   return {};
 }
 

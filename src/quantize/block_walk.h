@@ -30,7 +30,8 @@ class BlockWalk {
   static Result<BlockWalk> begin(BlockData& data, const Block& dense, int kv_bits, bool correct);
 
   Result<SiteInputs> collect(model::Site site);
-  /// The matrices of a site become those of `solved` (decoded weights).
+  /// The matrices of a site become those of `solved` (decoded weights); the dense ones of that site are packed for the
+  /// reference stream. Neither block's matrices of this site are read afterwards.
   Status set(model::Site site, const Block& solved);
   /// Runs the last site and moves both streams behind the block.
   Status finish();

@@ -187,9 +187,10 @@ Result<std::vector<float>> inverse_factor(std::vector<float> h, int64_t k, Produ
     }
   }
   // U[a][b] = X[k-1-a][k-1-b] = T[k-1-b][k-1-a]
-  std::vector<float> u(inverse_t.size());
+  std::vector<float>& u = h;  // its factor is used up
   pool.parallel_for(k, 16, [&](int64_t begin, int64_t end) {
     for (int64_t a = begin; a < end; ++a) {
+      std::fill_n(u.begin() + a * k, a, 0.0f);
       for (int64_t b = a; b < k; ++b) {
         u[static_cast<size_t>(a * k + b)] = inverse_t[static_cast<size_t>((k - 1 - b) * k + k - 1 - a)];
       }
@@ -200,7 +201,7 @@ Result<std::vector<float>> inverse_factor(std::vector<float> h, int64_t k, Produ
       return not_positive();
     }
   }
-  return u;
+  return h;
 }
 
 }  // namespace tare::quantize

@@ -6,6 +6,7 @@
 
 #include "base/interrupt.h"
 #include "model/weight_plan.h"
+#include "quantize/block_report.h"
 #include "quantize/block_walk.h"
 #include "quantize/matrix_plan.h"
 
@@ -35,7 +36,6 @@ class Pipeline {
     TARE_ASSIGN([[maybe_unused]] const auto leftovers, model::account_weights(*source_, arch_));
     TARE_ASSIGN(matrices_, plan_matrices(arch_, options_));
     TARE_TRY(check_source(*source_, matrices_, options_, out_.substitutions));
-    TARE_TRY(reserve_memory());
     out_.weights.config = source_->config;
     out_.weights.format = "tare";
     out_.weights.kv = source_->kv;
@@ -46,7 +46,16 @@ class Pipeline {
     TARE_TRY(transform_model());
     TARE_TRY(start_data());
     out_.error_kind = data_ ? "output" : "weight";
-    for (int64_t layer = 0; layer < arch_.layers; ++layer) TARE_TRY(quantize_block(layer));
+    told_ = {out_.matrices.size(), out_.transforms.size(), out_.substitutions.size()};
+    const int64_t finished = options_.journal ? options_.journal->blocks() : 0;
+    for (int64_t layer = 0; layer < arch_.layers; ++layer) {
+      if (layer < finished) {
+        TARE_TRY(take_finished(layer));
+      } else {
+        TARE_TRY(quantize_block(layer));
+        TARE_TRY(publish(layer));
+      }
+    }
     TARE_TRY(add_tables(*source_, arch_, options_.head, out_.weights, out_.substitutions, pool_));
     for (const std::string& name : source_->names()) {
       if (!out_.weights.contains(name)) TARE_TRY(keep(name));
@@ -60,17 +69,30 @@ class Pipeline {
   }
 
  private:
-  Status reserve_memory() {
-    if (!options_.budget) return {};
-    int64_t largest = 0;
-    int64_t result = 0;
+  // What one block at work takes at its worst: at the widest input, Gram, cross terms, factor and packed copies;
+  // several copies of the largest matrix; the dense block.
+  int64_t working_bytes(bool solves) const {
+    int64_t block = 0, largest = 0, widest = 0;
     for (const PlannedMatrix& planned : matrices_) {
       const int64_t count = planned.linear.n * planned.linear.k;
       largest = std::max(largest, count);
+      widest = std::max(widest, planned.linear.k);
+      if (planned.layer == 0) block += count;
+    }
+    if (!solves) return 4 * (block + 3 * largest);
+    return 4 * (block + 6 * largest + 5 * widest * widest) + 1024 * 4 * (8 * arch_.hidden + 4 * arch_.intermediate);
+  }
+
+  Status reserve_memory(bool solves) {
+    if (!options_.budget) return {};
+    TARE_ASSIGN(working_, options_.budget->reserve("one block in f32 and its statistics",
+                                                   static_cast<uint64_t>(working_bytes(solves))));
+    if (options_.journal) return {};
+    int64_t result = 0;
+    for (const PlannedMatrix& planned : matrices_) {
+      const int64_t count = planned.linear.n * planned.linear.k;
       if (!planned.scheme.keep) result += count * planned.scheme.grid.bits / 8 + count / 16;
     }
-    // f32 weight, its decoded form, codes
-    TARE_ASSIGN(working_, options_.budget->reserve("one matrix in f32", static_cast<uint64_t>(largest) * 10));
     TARE_ASSIGN(result_, options_.budget->reserve("the quantized weights", static_cast<uint64_t>(result)));
     return {};
   }
@@ -88,6 +110,74 @@ class Pipeline {
     for (const std::string& note : done.notes) out_.substitutions.push_back(done.name + ": " + note);
     if (options_.transform_progress) options_.transform_progress(done);
     out_.transforms.push_back(std::move(done));
+  }
+
+  std::vector<TokenStore*> streams() {
+    if (!data_) return {};
+    std::vector<TokenStore*> out = {&data_->hidden(BlockData::Stream::kQuantized)};
+    if (data_->has_reference()) out.push_back(&data_->hidden(BlockData::Stream::kReference));
+    return out;
+  }
+
+  Status phase(std::string_view name, int64_t block) {
+    return options_.journal ? options_.journal->phase(name, block) : Status{};
+  }
+
+  // The finished block becomes part of the result. With a journal its weights live in a file from now on.
+  Status publish(int64_t layer) {
+    if (!options_.journal) {
+      for (NamedWeight& named : block_weights_) {
+        TARE_TRY(out_.weights.add(std::move(named.name), std::move(named.weight), named.activation));
+      }
+    } else {
+      const auto from = [](const auto& list, size_t first) { return std::span(list).subspan(first); };
+      TARE_TRY(options_.journal->append(
+          block_weights_,
+          block_report(from(out_.matrices, told_.matrices), from(out_.transforms, told_.transforms),
+                       from(out_.substitutions, told_.substitutions)),
+          streams()));
+      TARE_TRY(add_mapped(layer));
+    }
+    block_weights_.clear();
+    told_ = {out_.matrices.size(), out_.transforms.size(), out_.substitutions.size()};
+    return {};
+  }
+
+  Status add_mapped(int64_t layer) {
+    tensor::ModelWeights described;
+    std::vector<std::string> names;
+    {
+      TARE_ASSIGN(std::vector<NamedWeight> weights, options_.journal->weights(layer));
+      for (NamedWeight& named : weights) {
+        names.push_back(named.name);
+        TARE_TRY(described.add(std::move(named.name), std::move(named.weight), named.activation));
+      }
+    }
+    // Mapped anew for each load, so that no page of a finished block stays.
+    for (size_t i = 0; i < names.size(); ++i) {
+      TARE_TRY(out_.weights.add(names[i], *described.find(names[i]),
+                                [path = options_.journal->block_path(layer), i]() -> Result<tensor::Weight> {
+                                  TARE_ASSIGN(std::vector<NamedWeight> weights, map_weights(path));
+                                  const tensor::Weight& weight = weights[i].weight;
+                                  return weight;
+                                }));
+    }
+    return {};
+  }
+
+  // A block that an earlier run finished.
+  Status take_finished(int64_t layer) {
+    TARE_TRY(read_block_report(options_.journal->report(layer), out_));
+    TARE_TRY(add_mapped(layer));
+    told_ = {out_.matrices.size(), out_.transforms.size(), out_.substitutions.size()};
+    done_ = 0;
+    for (const PlannedMatrix& planned : matrices_) done_ += planned.layer <= layer ? 1 : 0;
+    if (options_.progress && !out_.matrices.empty()) {
+      options_.progress(out_.matrices.back(), static_cast<int64_t>(out_.matrices.size()),
+                        static_cast<int64_t>(matrices_.size()));
+    }
+    if (layer + 1 < options_.journal->blocks()) return {};
+    return options_.journal->restore(streams());
   }
 
   // Transforms of the whole model change what the source gives.
@@ -117,6 +207,7 @@ class Pipeline {
     });
     const bool looks = std::any_of(block_transforms_.begin(), block_transforms_.end(),
                                    [](const Transform* t) { return t->needs_data; });
+    TARE_TRY(reserve_memory(solves || looks));
     if (!solves && !looks) return {};
     const bool correct = solves && options_.solve.correction > 0;
     TARE_ASSIGN(
@@ -136,23 +227,38 @@ class Pipeline {
       for (BlockMatrix& matrix : block.matrices) TARE_TRY(round_alone(matrix, block));
     } else {
       TARE_ASSIGN(BlockWalk walk, BlockWalk::begin(*data_, block, options_.widths.kv, options_.solve.correction > 0));
-      // The reference stream of the walk runs `block` as it is; what is solved goes into a copy, site by site.
+      // What is solved goes into a copy, site by site; dense matrices go when their site is behind.
       Block solved = block;
+      for (BlockMatrix& matrix : solved.matrices) matrix.w = std::vector<float>();
       for (const Site site : kSites) {
-        TARE_TRY(check_interrupt("quantize"));
-        TARE_ASSIGN(const SiteInputs inputs, walk.collect(site));
-        if (inputs.zero_tokens == data_->tokens()) {
-          out_.substitutions.push_back(fmt::format("layer {}: what {} reads is 0 for every token", layer,
-                                                   block.matrices[block.reading(site)[0]].name));
-        }
-        TARE_ASSIGN(SiteSolver solver, SiteSolver::make(inputs, options_.solve, products_));
-        for (const size_t index : block.reading(site)) TARE_TRY(solve(block, solved.matrices[index], solver, inputs));
+        TARE_TRY(solve_site(block, solved, site, walk));
         TARE_TRY(walk.set(site, solved));
+        for (const size_t index : block.reading(site)) {
+          block.matrices[index].w = std::vector<float>();
+          solved.matrices[index].w = std::vector<float>();
+        }
       }
       TARE_TRY(walk.finish());
     }
     TARE_TRY(add_vectors(block));
     done_ += block.matrices.size();
+    return {};
+  }
+
+  Status solve_site(const Block& block, Block& solved, Site site, BlockWalk& walk) {
+    TARE_TRY(check_interrupt("quantize"));
+    TARE_TRY(phase("calibrate", block.layer));
+    TARE_ASSIGN(const SiteInputs inputs, walk.collect(site));
+    TARE_TRY(phase("solve", block.layer));
+    const std::vector<size_t> reading = block.reading(site);
+    if (inputs.zero_tokens == data_->tokens()) {
+      out_.substitutions.push_back(
+          fmt::format("{}: its input is 0 for every token of the data", block.matrices[reading[0]].name));
+    }
+    TARE_ASSIGN(SiteSolver solver, SiteSolver::make(inputs, options_.solve, products_));
+    for (const size_t index : reading) {
+      TARE_TRY(solve(block, block.matrices[index], solved.matrices[index], solver, inputs));
+    }
     return {};
   }
 
@@ -204,16 +310,20 @@ class Pipeline {
     return add(matrix, std::move(made), std::move(row));
   }
 
-  Status solve(const Block& block, BlockMatrix& matrix, SiteSolver& solver, const SiteInputs& inputs) {
+  Status solve(const Block& block, const BlockMatrix& matrix, BlockMatrix& into, SiteSolver& solver,
+               const SiteInputs& inputs) {
     TARE_TRY(check_interrupt("quantize"));
     MatrixReport row = row_of(matrix, block);
     row.tokens = inputs.gram.tokens();
-    if (matrix.scheme.keep) return keep_matrix(matrix, block, row);
+    if (matrix.scheme.keep) {
+      into.w = matrix.w;
+      return keep_matrix(matrix, block, row);
+    }
     const bool writes_stream = (matrix.site == Site::kOut && arch_.attention_norm_out.empty()) ||
                                (matrix.site == Site::kDown && arch_.mlp_norm_out.empty());
     auto solved = solver.solve(matrix, writes_stream ? static_cast<double>(arch_.residual_multiplier) : 0);
     if (!solved.ok()) return named(std::move(solved).error(), matrix);
-    matrix.w = std::move(solved->decoded);
+    into.w = std::move(solved->decoded);
     row.error = solved->error;
     row.error_rtn = solved->error_rtn;
     row.status = solved->status;
@@ -232,19 +342,19 @@ class Pipeline {
   Status keep_matrix(const BlockMatrix& matrix, const Block& block, MatrixReport row) {
     const std::string name = matrix.name + ".weight";
     if (transformed_ || block.revision() != 0) {
-      TARE_TRY(out_.weights.add(name, Tensor::from_f32({matrix.n, matrix.k}, matrix.w)));
+      block_weights_.push_back({name, Tensor::from_f32({matrix.n, matrix.k}, matrix.w), {}});
+      row.bpw = 32;
     } else {
-      TARE_TRY(keep(name));
+      // Comes from the source at the end, like everything that is not there by then.
+      row.bpw = 8.0 * static_cast<double>(source_->find(name)->stored_bytes) / static_cast<double>(matrix.n * matrix.k);
     }
-    row.bpw =
-        8.0 * static_cast<double>(out_.weights.find(name)->stored_bytes) / static_cast<double>(matrix.n * matrix.k);
     row.status = "kept";
     return done(std::move(row));
   }
 
   Status add(const BlockMatrix& matrix, QuantizedTensor weight, MatrixReport row) {
     row.bpw = weight.bits_per_weight();
-    TARE_TRY(out_.weights.add(matrix.name + ".weight", std::move(weight), matrix.scheme.activation));
+    block_weights_.push_back({matrix.name + ".weight", std::move(weight), matrix.scheme.activation});
     return done(std::move(row));
   }
 
@@ -262,7 +372,8 @@ class Pipeline {
     if (block.revision() == 0) return {};
     const auto put = [&](const std::string& name, const std::vector<float>& values) -> Status {
       if (values.empty()) return {};
-      return out_.weights.add(name, Tensor::from_f32({static_cast<int64_t>(values.size())}, values));
+      block_weights_.push_back({name, Tensor::from_f32({static_cast<int64_t>(values.size())}, values), {}});
+      return {};
     };
     for (const BlockMatrix& matrix : block.matrices) TARE_TRY(put(matrix.name + ".bias", matrix.bias));
     const std::pair<const std::string*, const std::vector<float>*> norms[] = {
@@ -284,7 +395,12 @@ class Pipeline {
   std::vector<const Transform*> block_transforms_;
   bool transformed_ = false;  // the source is a view with changed weights
   std::unique_ptr<BlockData> data_;
-  size_t done_ = 0;  // matrices of the blocks behind
+  size_t done_ = 0;                         // matrices of the blocks behind
+  std::vector<NamedWeight> block_weights_;  // of the block at work
+  struct Told {
+    size_t matrices = 0, transforms = 0, substitutions = 0;
+  };
+  Told told_;  // how much of the outcome belongs to the blocks behind
   Outcome out_;
   MemoryBudget::Reservation working_, result_;
 };

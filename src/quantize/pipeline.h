@@ -11,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "model/architecture.h"
 #include "quantize/calibration.h"
+#include "quantize/journal.h"
 #include "quantize/recipe.h"
 #include "quantize/solver.h"
 #include "quantize/transform.h"
@@ -57,6 +58,7 @@ struct PipelineOptions {
   kernels::LinearRegistry kernels = kernels::builtin_linear_kernels();
   machine::Capabilities caps;
   MemoryBudget* budget = nullptr;
+  Journal* journal = nullptr;  // finished blocks go there, and those that are there already are taken from it
   std::function<void(const MatrixReport&, int64_t done, int64_t total)> progress;
   std::function<void(const TransformReport&)> transform_progress;
 };

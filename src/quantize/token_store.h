@@ -31,7 +31,15 @@ class TokenStore {
   Status write(int64_t first, int64_t count, const float* rows);
   Status read(int64_t first, int64_t count, float* rows);
 
+  /// All rows as bytes in a file of their own, on disk when this returns its SHA-256; and back from one.
+  /// Errors: kIo; kInvalidInput (a file of another size).
+  Result<std::string> save(const std::string& path);
+  Status load(const std::string& path);
+
  private:
+  Status read_bytes(int64_t first, int64_t count, uint16_t* out);
+  Status write_bytes(int64_t first, int64_t count, const uint16_t* in);
+
   int64_t tokens_ = 0;
   int64_t width_ = 0;
   std::vector<uint16_t> values_;

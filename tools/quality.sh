@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Loss of quantized forms of a real model: quantizes, compares with the source, appends a table row to docs/quality.md's
+# format on standard output.
+#
+#   tools/quality.sh MODEL CALIBRATION TEXT [WINDOWS] [SAMPLES]
+#
+# MODEL: the GGUF of tools/get_demo_model.sh; CALIBRATION and TEXT: WikiText-2 wiki.valid.raw and wiki.test.raw joined as
+# tools/join_wikitext.py does. ROWS picks rows by a pattern over their names (default: all).
+set -euo pipefail
+tare=${TARE:-build/release/tare}
+model=$1 calibration=$2 text=$3 windows=${4:-20} samples=${5:-64}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+row() { # name, flags of quantize
+  local name=$1; shift
+  [[ $name =~ ${ROWS:-.} ]] || return 0
+  "$tare" quantize "$model" --out "$work/$name" --gate off --no-progress --json "$@" > "$work/$name.json"
+  "$tare" eval kld "$work/$name" --reference "$model" --text "$text" --context 512 --windows "$windows" --no-progress \
+    --json > "$work/$name.kld"
+  python3 - "$name" "$work/$name.json" "$work/$name.kld" "$*" <<'PY'
+import json, sys
+name, made, got, flags = sys.argv[1], json.load(open(sys.argv[2])), json.load(open(sys.argv[3])), sys.argv[4]
+print(f"| `{name}` | {got['kl_mean']:.4f} ± {got['kl_stderr']:.4f} | {100 * got['top1_agreement']:.1f} % | "
+      f"{got['perplexity']:.2f} | {made['bpw']:.3f} | {made['seconds']:.0f} s | `{flags}` |", flush=True)
+PY
+  rm -rf "${work:?}/$name"
+}
+
+data=(--calibration "$calibration" --samples "$samples" --sequence-length 512)
+same=(--scale-rule compressed-tensors --scale-dtype float32)
+echo "| row | mean KL | top-1 | perplexity | bits per weight | time | flags |"
+echo "|---|---|---|---|---|---|---|"
+row rtn-g64 --method rtn --bits 4 --group-size 64 "${same[@]}"
+row gptq-g64 --method gptq --bits 4 --group-size 64 "${same[@]}" "${data[@]}"
+row rtn-g128 --method rtn --bits 4 --group-size 128 "${same[@]}"
+row gptq-g128 --method gptq --bits 4 --group-size 128 "${same[@]}" "${data[@]}"
+row rtn-w4a8kv4-g128 --method rtn --scheme W4A8KV4 --group-size 128
+row gptq-w4a8kv4-g128 --method gptq --scheme W4A8KV4 --group-size 128 "${data[@]}"
+row rtn-w4a8kv4-channel --method rtn --scheme W4A8KV4 --group-size -1
+row gptq-w4a8kv4-channel --method gptq --scheme W4A8KV4 --group-size -1 "${data[@]}"
+row rtn-3bit-g64 --method rtn --bits 3 --group-size 64 --asymmetric
+row gptq-3bit-g64 --method gptq --bits 3 --group-size 64 --asymmetric "${data[@]}"
