@@ -36,7 +36,8 @@ def table(head, rows):
 
 
 def machine_line(m):
-    return (f"{m['cpu']}, {m['isa']}, {m['threads']} threads: reads {m['read_gbps']:.1f} GB/s; u4 x s8 "
+    clock = ", CPU time on a machine that others used too" if m.get("clock") == "cpu" else ""
+    return (f"{m['cpu']}, {m['isa']}, {m['threads']} thread{'s' if m['threads'] > 1 else ''}{clock}: reads {m['read_gbps']:.1f} GB/s; u4 x s8 "
             f"{m['int8_u4s8_tops']:.2f} TOP/s, s8 x s8 {m['int8_s8s8_tops']:.2f} TOP/s, f32 {m['fp32_gflops']:.0f} GFLOP/s")
 
 
@@ -101,6 +102,9 @@ def models_section(records):
 
 def peers_section(records):
     lines = []
+    for r in records:
+        # Bytes that the weights take in a step, where the engine tells them; else the file.
+        r["file_bytes"] = r.get("bytes", r["file_bytes"])
     for case in dict.fromkeys((r["case"], r["isa"]) for r in records):
         mine = [r for r in records if (r["case"], r["isa"]) == case]
         batches = sorted({int(b) for r in mine for b in r.get("decode", {})})
@@ -128,7 +132,8 @@ def peers_section(records):
             rows.append([side[0], side[1], one.get("head") or "", one["file_bytes"], *cells,
                          (errors[side] or "").replace("|", "/")[:120]])
         lines += [f"### {case[0]}" + (f", tare limited to {case[1]}" if case[1] else ""), "",
-                  f"Median of {max(r['round'] for r in mine) + 1} rounds, engines taking turns, {mine[0]['threads']} threads; "
+                  f"Median of {max(r['round'] for r in mine) + 1} rounds, engines taking turns, threads: {mine[0]['threads']}, "
+                  f"{mine[0].get('clock', 'wall')} time; "
                   f"prefill of {mine[0]['prompt']} tokens, decode of {mine[0]['gen']}; tokens/s.", ""]
         lines += table(["engine", "weights", "head", "bytes", "prefill", *[f"decode, batch {b}" for b in batches], "error"], rows)
     return lines

@@ -1,6 +1,7 @@
 """A CTranslate2 int8 model from a dense Llama checkpoint, without torch. ct2_model.py MODEL_DIR OUT_DIR"""
 
 import json
+import os
 import struct
 import sys
 
@@ -57,6 +58,7 @@ def main(model, out):
     spec.config.layer_norm_epsilon = c["rms_norm_eps"]
     spec.validate()
     spec.optimize(quantization="int8")
+    os.makedirs(out, exist_ok=True)
     spec.save(out)
 
 

@@ -1,12 +1,14 @@
 """One measurement of one peer, in a process of its own: prints one JSON document.
 
-one_run.py ENGINE MODEL PROMPT GEN THREADS BATCHES
+one_run.py ENGINE MODEL PROMPT GEN THREADS BATCHES [wall|cpu]     cpu: time of this process; for one thread on a busy machine
 """
 
 import json
 import statistics
 import sys
 import time
+
+clock = time.process_time if sys.argv[7:] == ["cpu"] else time.perf_counter
 
 
 def llama_cpp(model, prompt, gen, threads, batches):
@@ -41,11 +43,11 @@ def llama_cpp(model, prompt, gen, threads, batches):
             b.n_seq_id[i] = 1
             b.seq_id[i][0] = s
             b.logits[i] = 1 if wanted == "all" or i == len(tokens) - 1 else 0
-        start = time.perf_counter()
+        start = clock()
         if lc.llama_decode(c, b) != 0:
             raise RuntimeError("llama_decode failed")
         lc.llama_get_logits_ith(c, len(tokens) - 1)
-        seconds = time.perf_counter() - start
+        seconds = clock() - start
         lc.llama_batch_free(b)
         return seconds
 
@@ -77,10 +79,10 @@ def ctranslate2(model, prompt, gen, threads, batches):
     tokens = [words[(7 * i) % 1000 + 300] for i in range(prompt)]
 
     def run(start, length):
-        begin = time.perf_counter()
+        begin = clock()
         g.generate_batch(start, max_length=length, min_length=length, beam_size=1, include_prompt_in_result=False,
                          end_token=[])
-        return time.perf_counter() - begin
+        return clock() - begin
 
     run([tokens], 1)
     out = {"prefill": statistics.median(prompt / run([tokens], 1) for _ in range(3)), "decode": {}}
@@ -103,9 +105,9 @@ def openvino(model, prompt, gen, threads, batches):
         c = ov.GenerationConfig()
         c.max_new_tokens = c.min_new_tokens = count
         c.ignore_eos = True
-        begin = time.perf_counter()
+        begin = clock()
         p.generate(tokens, c)
-        return time.perf_counter() - begin
+        return clock() - begin
 
     run(ids, 1)
     out = {"prefill": statistics.median(prompt / run(ids, 1) for _ in range(3)), "decode": {}}

@@ -16,7 +16,7 @@ def tare(args, model, batches):
     if args.isa:
         command += ["--isa", args.isa]
     command += ["bench", "model", model, "--prompt-tokens", str(args.prompt), "--gen-tokens", str(args.gen), "--batch",
-                ",".join(map(str, batches)), "--repeats", "3"]
+                ",".join(map(str, batches)), "--repeats", "3", "--clock", args.clock]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         return {"error": done.stderr.strip()[-400:]}
@@ -35,7 +35,7 @@ def tare(args, model, batches):
 
 def peer(args, engine, model, batches):
     done = subprocess.run([sys.executable, os.path.join(HERE, "one_run.py"), engine, model, str(args.prompt),
-                           str(args.gen), str(args.threads), ",".join(map(str, batches))],
+                           str(args.gen), str(args.threads), ",".join(map(str, batches)), args.clock],
                           capture_output=True, text=True, timeout=600)
     lines = done.stdout.strip().splitlines()
     try:
@@ -69,6 +69,7 @@ def main():
     parser.add_argument("--batch", default="1")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--isa", default="")
+    parser.add_argument("--clock", default="wall", help="wall, or cpu with --threads 1 on a machine that others use too")
     args = parser.parse_args()
     batches = [int(b) for b in args.batch.split(",")]
     sides = [("tare", *pair.split("=", 1)) for pair in args.tare_models.split(",") if pair]
@@ -98,7 +99,7 @@ def main():
                     os.path.getsize(os.path.join(path, f)) for f in os.listdir(path)) if os.path.isdir(path) else 0
                 line = {"record": "peer", "case": args.case, "engine": engine, "label": label, "head": heads.get(label),
                         "file_bytes": size, "round": turn, "threads": args.threads, "prompt": args.prompt,
-                        "gen": args.gen, "isa": args.isa, "time": int(time.time()), "versions": versions(), **result}
+                        "gen": args.gen, "isa": args.isa, "clock": args.clock, "time": int(time.time()), "versions": versions(), **result}
                 records.write(json.dumps(line) + "\n")
                 records.flush()
                 rows.setdefault((engine, label), []).append(line)
