@@ -184,9 +184,10 @@ inline std::shared_ptr<const tensor::ModelWeights> with_block(const tensor::Mode
   return out;
 }
 
-/// The tools of a test: two threads and the machine's kernels.
+/// The tools of a test: one thread (these matrices are too small to share; on a busy machine two wait for each other)
+/// and the machine's kernels.
 struct Tools {
-  ThreadPool pool{2};
+  ThreadPool pool{1};
   Products products{kernels::builtin_linear_kernels(), machine::capabilities(), pool};
   TransformContext context(const model::Architecture& arch) {
     return {.arch = &arch, .widths = {.weight = 4, .activation = 8, .kv = 4}, .products = &products};
