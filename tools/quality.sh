@@ -41,3 +41,12 @@ row rtn-w4a8kv4-channel --method rtn --scheme W4A8KV4 --group-size -1
 row gptq-w4a8kv4-channel --method gptq --scheme W4A8KV4 --group-size -1 "${data[@]}"
 row rtn-3bit-g64 --method rtn --bits 3 --group-size 64 --asymmetric
 row gptq-3bit-g64 --method gptq --bits 3 --group-size 64 --asymmetric "${data[@]}"
+# Transforms. AWQ as the stored peer: 8 windows, zeros, f32 scales.
+few=(--calibration "$calibration" --samples 8 --sequence-length 512)
+row rtn-zeros-g64 --method rtn --bits 4 --group-size 64 --asymmetric --scale-dtype float32
+row awq-zeros-g64 --method awq --bits 4 --group-size 64 --asymmetric --scale-dtype float32 "${few[@]}"
+row qoq-g128 --method qoq --group-size 128 "${data[@]}"
+row qoq-channel --method qoq --group-size -1 "${data[@]}"
+row w8a8 --method w8a8
+row smoothquant --method smoothquant "${few[@]}"
+row smoothquant-static --method smoothquant-static "${few[@]}"
