@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/json.hpp>
-#include <limits>
 #include <fstream>
+#include <limits>
 
 #include "base/checked.h"
 #include "base/log.h"
