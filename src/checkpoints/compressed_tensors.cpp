@@ -117,7 +117,10 @@ std::set<std::string> candidates(const StoredTensors& tensors) {
   std::set<std::string> out;
   for (const std::string_view suffix : {"weight_packed", "weight_scale", "weight_zero_point", "weight_global_scale",
                                         "weight_g_idx", "weight_shape", "compressed", "scale_packed"}) {
-    for (std::string& module : modules_with(tensors, suffix)) out.insert(std::move(module));
+    for (std::string& module : modules_with(tensors, suffix)) {
+      if (tensors.contains(module + ".row_offsets")) continue;  // parts of P.weight: a plain bitmask, read by itself
+      out.insert(std::move(module));
+    }
   }
   return out;
 }

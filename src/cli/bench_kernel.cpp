@@ -14,6 +14,7 @@
 #include "kernels/measure_attention.h"
 #include "kernels/reference/samples.h"
 #include "machine/isa.h"
+#include "plugin/plugins.h"
 
 namespace tare::cli {
 
@@ -188,8 +189,8 @@ class Bench {
 
   Result<const LinearKernel*> kernel_for(const Row& row, const kernels::LinearProblem& problem) {
     const std::string forced = row.op == "gemm_dequant_then_gemm" ? std::string(row.op) : context_.options().kernel;
-    TARE_ASSIGN(const kernels::Selection selection, kernels::select_linear(kernels::builtin_linear_kernels(), problem,
-                                                                           context_.capabilities(), forced, tests_));
+    TARE_ASSIGN(const kernels::Selection selection,
+                kernels::select_linear(context_.registries().linear, problem, context_.capabilities(), forced, tests_));
     return selection.kernel;
   }
 
@@ -242,8 +243,8 @@ class Bench {
     const auto form = std::find_if(forms.begin(), forms.end(), [](const auto& f) { return f.name == "bf16"; });
     const tensor::Weight weight = form->make(*form, flags_.n, flags_.k, kernels::SamplePattern::kRandom, 1);
     const kernels::LinearProblem problem = kernels::problem_of(weight, {}, false);
-    TARE_ASSIGN(const kernels::Selection selection, kernels::select_linear(kernels::builtin_linear_kernels(), problem,
-                                                                           context_.capabilities(), {}, tests_));
+    TARE_ASSIGN(const kernels::Selection selection,
+                kernels::select_linear(context_.registries().linear, problem, context_.capabilities(), {}, tests_));
     kernel = selection.kernel;
     TARE_ASSIGN(out, kernels::measure_linear(*kernel, problem, weight, flags_.m, context_.capabilities().isa,
                                              context_.pool(), measure_options()));

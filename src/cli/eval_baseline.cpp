@@ -28,7 +28,7 @@ struct Flags {
 Status eval_baseline(Context& context, Flags& flags) {
   TARE_ASSIGN(const std::vector<int32_t> tokens, eval_tokens(flags.model, flags.eval));
   const eval::Protocol& protocol = flags.eval.protocol;
-  TARE_ASSIGN(tensor::ModelWeights loaded, checkpoints::load_checkpoint(flags.model));
+  TARE_ASSIGN(tensor::ModelWeights loaded, checkpoints::load_checkpoint(flags.model, context.load_options()));
   const auto source = std::make_shared<const tensor::ModelWeights>(std::move(loaded));
   TARE_ASSIGN(const model::Architecture arch, model::describe_architecture(source->config));
   TARE_ASSIGN(const text::Tokenizer tokenizer, checkpoints::load_tokenizer(flags.model));

@@ -17,6 +17,7 @@
 #include "machine/isa.h"
 #include "model/linear_plan.h"
 #include "numerics/mini_float.h"
+#include "plugin/plugins.h"
 
 namespace tare::cli {
 
@@ -162,7 +163,7 @@ class Explain {
   Context& context_;
   const Flags& flags_;
   const tensor::ModelWeights& weights_;
-  const kernels::LinearRegistry registry_ = kernels::builtin_linear_kernels();
+  const kernels::LinearRegistry& registry_ = context_.registries().linear;
   kernels::SelfTests tests_;
   kernels::Peaks peaks_;
   double read_ = 1;
@@ -183,7 +184,7 @@ Status explain(Context& context, Flags& flags) {
     return invalid_input("not a regular expression", {.where = "--layer", .found = error.what()});
   }
   TARE_ASSIGN(const tensor::ModelWeights weights,
-              checkpoints::load_checkpoint(flags.model.model, {.format = flags.model.quantization}));
+              checkpoints::load_checkpoint(flags.model.model, context.load_options(flags.model.quantization)));
   TARE_ASSIGN(const model::Architecture arch, model::describe_architecture(weights.config));
   TARE_ASSIGN(const std::vector<model::PlannedLinear> plan,
               model::plan_linears(weights, arch, context.options().activations == "int8"));

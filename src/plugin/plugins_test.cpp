@@ -57,10 +57,9 @@ std::string toy_checkpoint(const std::string& name, bool with_scales) {
     const Status status = writer->append(tensor, bytes);
     EXPECT_TRUE(status.ok()) << status.error().message();
   };
-  // Wide elements come first in the file.
+  put("a.toy_codes", codes);
   put("norm.weight", std::as_bytes(std::span(norm)));
   if (with_scales) put("a.toy_scales", std::as_bytes(std::span(scales)));
-  put("a.toy_codes", codes);
   EXPECT_TRUE(writer->finish().ok());
   std::ofstream(folder + "/config.json")
       << R"({"model_type": "llama", "quantization_config": {"quant_method": "toy4", "group_size": 32}})";
