@@ -184,7 +184,9 @@ Result<json::object> configuration(const std::vector<WrittenModule>& modules, co
                    {"lm_head", head},
                    {"true_sequential", true},
                    {"damp_percent", 0.01},
+                   // Twice, as GPTQModel does: a file that lost one of them would read its zeros one too low.
                    {"checkpoint_format", layout_name(layout)},
+                   {"format", layout_name(layout)},
                    {"pack_dtype", "int32"},
                    {"meta", {{"quantizer", json::array{fmt::format("tare:{}", kVersion)}}}}};
   if (!dynamic.empty()) out["dynamic"] = std::move(dynamic);

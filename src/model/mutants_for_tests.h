@@ -274,8 +274,10 @@ inline void mutate_config(const json::value& config, Random& random, std::vector
   std::vector<std::vector<std::string>> all;
   std::vector<std::string> path = {quantization};
   json::value root = config;
-  leaves(root.at(quantization), path, all);
-  for (int i = 0; i < 8; ++i) {
+  // A format without a quantization object (QServe) is told by its tensors alone.
+  const bool declared = config.as_object().contains(quantization);
+  if (declared) leaves(root.at(quantization), path, all);
+  for (int i = 0; declared && i < 8; ++i) {
     const std::vector<std::string>& which = all[pick(random, all.size())];
     json::value changed = config;
     std::string what = "config";
@@ -291,9 +293,11 @@ inline void mutate_config(const json::value& config, Random& random, std::vector
     }
     emit(what, changed);
   }
-  json::value none = config;
-  none.as_object().erase(quantization);
-  emit("config.quantization_config removed", none);
+  if (declared) {
+    json::value none = config;
+    none.as_object().erase(quantization);
+    emit("config.quantization_config removed", none);
+  }
   for (const char* key :
        {"hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "num_key_value_heads"}) {
     json::value changed = config;
