@@ -123,12 +123,13 @@ Status run(Context& context, Flags& flags) {
   said.insert(said.end(), side.notes.begin(), side.notes.end());
   for (const std::string& name : side.left_out) said.push_back("left out " + name);
   const json::array notes(said.begin(), said.end());
+  TARE_ASSIGN(json::object answer, known_answer(context, folder.path()));
   TARE_TRY(checkpoints::write_manifest(folder.path(),
                                        {{"method", "convert"},
                                         {"source", flags.model},
                                         {"losses", loss_list},
                                         {"notes", notes},
-                                        {"known_answer", known_answer(context, folder.path())}},
+                                        {"known_answer", std::move(answer)}},
                                        written.files));
   TARE_TRY(folder.commit());
 

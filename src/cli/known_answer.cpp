@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/interrupt.h"
 #include "checkpoints/manifest.h"
 #include "cli/model_flags.h"
 #include "runtime/scorer.h"
@@ -50,11 +51,13 @@ Result<double> nll_of(Context& context, const std::string& folder, const std::ve
 
 }  // namespace
 
-json::object known_answer(Context& context, const std::string& folder) {
+Result<json::object> known_answer(Context& context, const std::string& folder) {
   std::vector<int32_t> ids;
   const auto nll = nll_of(context, folder, {}, ids);
-  if (!nll.ok()) return {{"why", nll.error().message()}};
-  return {{"ids", json::array(ids.begin(), ids.end())}, {"nll_mean", *nll}, {"tolerance", kTolerance}};
+  TARE_TRY(check_interrupt("known answer"));
+  if (!nll.ok() && nll.error().kind == ErrorKind::kInterrupted) return nll.error();
+  if (!nll.ok()) return json::object{{"why", nll.error().message()}};
+  return json::object{{"ids", json::array(ids.begin(), ids.end())}, {"nll_mean", *nll}, {"tolerance", kTolerance}};
 }
 
 Result<std::optional<std::string>> check_known_answer(Context& context, const std::string& folder) {

@@ -168,11 +168,12 @@ Status quantize_by_plugin(Context& context, const TareAlgorithm& algorithm, cons
   said.insert(said.end(), written.losses.begin(), written.losses.end());
   said.push_back("the result of a plugin's algorithm is not compared with its source: see tare eval kld");
   const json::array notes(said.begin(), said.end());
+  TARE_ASSIGN(json::object answer, known_answer(context, folder.path()));
   TARE_TRY(checkpoints::write_manifest(folder.path(),
                                        {{"method", flags.method},
                                         {"source", flags.model},
                                         {"substitutions", notes},
-                                        {"known_answer", known_answer(context, folder.path())}},
+                                        {"known_answer", std::move(answer)}},
                                        written.files));
   TARE_TRY(folder.commit());
   json::array layers;
@@ -335,7 +336,8 @@ Status run(Context& context, Flags& flags) {
   json::array matrices;
   for (const quantize::MatrixReport& matrix : outcome.matrices) matrices.push_back(matrix_json(matrix));
   const double bpw = 8.0 * static_cast<double>(outcome.stored_bytes) / static_cast<double>(outcome.parameters);
-  json::object record{{"known_answer", known_answer(context, folder.path())},
+  TARE_ASSIGN(json::object answer, known_answer(context, folder.path()));
+  json::object record{{"known_answer", std::move(answer)},
                       {"method", flags.method},
                       {"scheme", scheme},
                       {"grid", quantize::describe(options.scheme)},
