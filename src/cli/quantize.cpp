@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "base/file.h"
 #include "base/interrupt.h"
@@ -200,7 +201,7 @@ Status quantize_by_plugin(Context& context, const TareAlgorithm& algorithm, cons
   return {};
 }
 
-Status run(Context& context, Flags& flags) {
+Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>& kept) {
   const auto started = std::chrono::steady_clock::now();
   quantize::PipelineOptions options;
   if (const TareAlgorithm* algorithm = plugin::find_algorithm(context.registries(), flags.method)) {
@@ -266,7 +267,8 @@ Status run(Context& context, Flags& flags) {
   if (flags.resume) remove_leftovers(flags.out);
   TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, replace));
   TARE_ASSIGN(json::object identity, fingerprint(flags, options, calibration, context));
-  TARE_ASSIGN(quantize::Journal journal, quantize::Journal::open(journal_folder, std::move(identity), flags.resume));
+  TARE_ASSIGN(kept, quantize::Journal::open(journal_folder, std::move(identity), flags.resume));
+  quantize::Journal& journal = *kept;
   options.journal = &journal;
   options.spill_folder = journal_folder;
   if (journal.blocks() > 0) {
@@ -403,6 +405,18 @@ Status run(Context& context, Flags& flags) {
   if (!verdict || verdict->passed) return {};
   return make_error(ErrorKind::kGateFailed, "the result fails the gate",
                     {.where = out, .found = verdict->reasons.empty() ? "" : verdict->reasons.front()});
+}
+
+Status run(Context& context, Flags& flags) {
+  std::optional<quantize::Journal> journal;
+  Status status = run_with(context, flags, journal);
+  if (status.ok() || !journal) return status;
+  // What going on would not mend leaves no journal.
+  const ErrorKind kind = status.error().kind;
+  if (kind == ErrorKind::kInvalidInput || kind == ErrorKind::kUnsupported || kind == ErrorKind::kNotFinite) {
+    TARE_TRY(journal->remove());
+  }
+  return status;
 }
 
 void declare(CLI::App& app, Flags& f) {

@@ -1,5 +1,6 @@
 #include "quantize/block_report.h"
 
+#include <bit>
 #include <boost/json.hpp>
 
 namespace tare::quantize {
@@ -7,6 +8,15 @@ namespace tare::quantize {
 namespace {
 
 constexpr std::string_view kWhere = "journal";
+
+// JSON parsers may lose the last bit of a number; the bytes of a resumed run's manifest must not.
+int64_t bits_of(double value) {
+  return std::bit_cast<int64_t>(value);
+}
+Result<double> number(const json::object& row, std::string_view key) {
+  TARE_ASSIGN(const int64_t bits, json::get_int(row, key, kWhere));
+  return std::bit_cast<double>(bits);
+}
 
 Result<const json::array*> list(const json::object& from, std::string_view key) {
   const json::value* at = from.if_contains(key);
@@ -29,9 +39,9 @@ Result<MatrixReport> read_matrix(const json::object& row) {
   TARE_ASSIGN(out.name, json::get_string(row, "name", kWhere));
   TARE_ASSIGN(out.scheme, json::get_string(row, "scheme", kWhere));
   TARE_ASSIGN(out.status, json::get_string(row, "status", kWhere));
-  TARE_ASSIGN(out.bpw, json::get_number_or(row, "bpw", 0, kWhere));
-  TARE_ASSIGN(out.error, json::get_number_or(row, "error", 0, kWhere));
-  TARE_ASSIGN(out.error_rtn, json::get_number_or(row, "error_rtn", 0, kWhere));
+  TARE_ASSIGN(out.bpw, number(row, "bpw"));
+  TARE_ASSIGN(out.error, number(row, "error"));
+  TARE_ASSIGN(out.error_rtn, number(row, "error_rtn"));
   TARE_ASSIGN(out.tokens, json::get_int(row, "tokens", kWhere));
   TARE_ASSIGN(out.layer, json::get_int(row, "layer", kWhere));
   return out;
@@ -42,7 +52,7 @@ Result<TransformReport> read_transform(const json::object& row) {
   TARE_ASSIGN(out.name, json::get_string(row, "name", kWhere));
   TARE_ASSIGN(out.layer, json::get_int(row, "layer", kWhere));
   TARE_ASSIGN(out.summary, json::get_string(row, "summary", kWhere));
-  TARE_ASSIGN(out.output_change, json::get_number_or(row, "output_change", 0, kWhere));
+  TARE_ASSIGN(out.output_change, number(row, "output_change"));
   TARE_ASSIGN(out.notes, strings(row, "notes"));
   TARE_ASSIGN(const json::array* numbers, list(row, "numbers"));
   for (const json::value& item : *numbers) {
@@ -50,7 +60,7 @@ Result<TransformReport> read_transform(const json::object& row) {
     if (!pair || pair->size() != 2 || !(*pair)[0].is_string()) {
       return invalid_input("damaged journal", {.where = "numbers"});
     }
-    out.numbers.emplace_back((*pair)[0].get_string(), json::as_number((*pair)[1]).value_or(0));
+    out.numbers.emplace_back((*pair)[0].get_string(), std::bit_cast<double>(json::as_int((*pair)[1]).value_or(0)));
   }
   return out;
 }
@@ -63,22 +73,22 @@ json::object block_report(std::span<const MatrixReport> matrices, std::span<cons
   for (const MatrixReport& m : matrices) {
     rows.push_back(json::object{{"name", m.name},
                                 {"scheme", m.scheme},
-                                {"bpw", m.bpw},
-                                {"error", m.error},
-                                {"error_rtn", m.error_rtn},
+                                {"bpw", bits_of(m.bpw)},
+                                {"error", bits_of(m.error)},
+                                {"error_rtn", bits_of(m.error_rtn)},
                                 {"tokens", m.tokens},
                                 {"status", m.status},
                                 {"layer", m.layer}});
   }
   for (const TransformReport& t : transforms) {
     json::array numbers;
-    for (const auto& [name, value] : t.numbers) numbers.push_back(json::array{name, value});
+    for (const auto& [name, value] : t.numbers) numbers.push_back(json::array{name, bits_of(value)});
     changes.push_back(json::object{{"name", t.name},
                                    {"layer", t.layer},
                                    {"summary", t.summary},
                                    {"numbers", std::move(numbers)},
                                    {"notes", json::array(t.notes.begin(), t.notes.end())},
-                                   {"output_change", t.output_change}});
+                                   {"output_change", bits_of(t.output_change)}});
   }
   for (const std::string& s : substitutions) sentences.emplace_back(s);
   return {{"matrices", std::move(rows)}, {"transforms", std::move(changes)}, {"substitutions", std::move(sentences)}};
