@@ -59,7 +59,7 @@ IncrementalDecoder::IncrementalDecoder(Tokenizer tokenizer, bool skip_special)
 
 Result<std::string> IncrementalDecoder::push(TokenId id) {
   TARE_TRY(tokenizer_.token_text(id));
-  if (skip_special_ && tokenizer_.state().is_skipped[id]) return std::string();
+  if (tokenizer_.state().is_hole[id] || (skip_special_ && tokenizer_.state().is_skipped[id])) return std::string();
   const StreamRule& rule = tokenizer_.state().stream;
   if (rule.kind == StreamRule::Kind::kWindow) return push_window(id);
   std::string bytes = token_bytes(rule, tokenizer_.state().decode_text_of(id), !started_);

@@ -87,6 +87,14 @@ void plan_direct(TokenizerState& state) {
 
 }  // namespace
 
+Status check_room(int64_t highest_id, size_t tokens, std::string_view where) {
+  const size_t room = 2 * tokens + 1024;
+  if (highest_id < 0 || static_cast<uint64_t>(highest_id) < room) return {};
+  return invalid_input("the ids have a hole", {.where = std::string(where),
+                                               .expected = fmt::format("ids below {} for {} tokens", room, tokens),
+                                               .found = fmt::format("id {}", highest_id)});
+}
+
 Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where) {
   auto state = std::make_shared<TokenizerState>();
   const auto model_size = static_cast<TokenId>(parts.vocabulary.size());
@@ -97,11 +105,13 @@ Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where) {
     return invalid_input("vocabulary size out of range",
                          {.where = std::string(where), .found = fmt::format("highest id {}", highest)});
   }
+  TARE_TRY(check_room(highest, parts.vocabulary.size() + parts.added.size(), where));
   state->vocab_size = static_cast<size_t>(highest) + 1;
   state->late_texts.resize(state->vocab_size - parts.vocabulary.size());
   std::vector<bool> named(state->vocab_size - parts.vocabulary.size(), false);
   state->is_special.assign(state->vocab_size, false);
   state->is_skipped.assign(state->vocab_size, false);
+  state->is_hole.assign(state->vocab_size, false);
   TARE_ASSIGN(state->added, AddedTokens::create(parts.added, parts.normalizer, where));
   for (size_t i = 0; i < parts.added.size(); ++i) {
     const AddedToken& token = parts.added[i];
@@ -145,11 +155,17 @@ Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where) {
     state->is_skipped[static_cast<size_t>(model_size) + i] = true;
     named[i] = true;
   }
-  if (const auto hole = std::find(named.begin(), named.end(), false); hole != named.end()) {
-    return invalid_input("the ids have a hole",
-                         {.where = std::string(where),
-                          .expected = fmt::format("a token for every id up to {}", highest),
-                          .found = fmt::format("none for {}", model_size + (hole - named.begin()))});
+  TokenId holes = 0, first_hole = kNoToken;
+  for (TokenId id = 0; id <= highest; ++id) {
+    const bool hole = id < model_size ? parts.vocabulary.token(id).empty() && parts.vocabulary.find("") != id
+                                      : !named[static_cast<size_t>(id - model_size)];
+    if (!hole) continue;
+    state->is_hole[static_cast<size_t>(id)] = true;
+    if (holes++ == 0) first_hole = id;
+  }
+  if (holes > 0) {
+    parts.warnings.push_back(
+        fmt::format("{}: {} ids are no tokens and have no text, {} is the first", where, holes, first_hole));
   }
   for (const PostProcessorStep& step : parts.post_processor) {
     for (const PostProcessorStep::Part& part : step.parts) {
@@ -194,7 +210,7 @@ Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_sp
   tokens.reserve(ids.size());
   for (const TokenId id : ids) {
     TARE_TRY(token_text(id));
-    if (skip_special && state_->is_skipped[id]) continue;
+    if (state_->is_hole[id] || (skip_special && state_->is_skipped[id])) continue;
     tokens.push_back(state_->decode_text_of(id));
   }
   return decode_tokens(state_->parts.decoder, std::move(tokens));

@@ -42,7 +42,8 @@ Result<std::vector<AddedToken>> parse_added(const object& root, std::string_view
   return out;
 }
 
-// {"text": id, ...}. Ids that only added tokens fill get the added token's text, hidden from the model.
+// {"text": id, ...}. Ids that only added tokens fill get the added token's text, hidden from the model; ids that
+// nothing fills are no tokens: an empty text, hidden too.
 Result<Vocabulary> parse_vocab_map(const object& vocab, const std::vector<AddedToken>& added, std::string_view where) {
   if (vocab.empty()) return invalid_input("the vocabulary is empty", {.where = std::string(where)});
   int64_t highest = -1;
@@ -57,13 +58,7 @@ Result<Vocabulary> parse_vocab_map(const object& vocab, const std::vector<AddedT
     }
     highest = std::max(highest, *id);
   }
-  // Dense ids need no more room than entries: a file that names one huge id must not make us allocate for it.
-  if (static_cast<uint64_t>(highest) >= vocab.size() + added.size()) {
-    return invalid_input("the ids have a hole", {.where = std::string(where),
-                                                 .expected = fmt::format("ids below {} for {} tokens",
-                                                                         vocab.size() + added.size(), vocab.size()),
-                                                 .found = fmt::format("id {}", highest)});
-  }
+  TARE_TRY(check_room(highest, vocab.size() + added.size(), where));
   std::vector<std::string> tokens(static_cast<size_t>(highest) + 1);
   std::vector<bool> hidden(tokens.size(), true);
   for (const auto& entry : vocab) {
@@ -80,12 +75,6 @@ Result<Vocabulary> parse_vocab_map(const object& vocab, const std::vector<AddedT
   for (const AddedToken& token : added) {
     if (static_cast<size_t>(token.id) < tokens.size() && hidden[token.id] && tokens[token.id].empty())
       tokens[token.id] = token.content;
-  }
-  for (size_t id = 0; id < tokens.size(); ++id) {
-    if (hidden[id] && tokens[id].empty()) {
-      return invalid_input("the ids have a hole",
-                           {.where = std::string(where), .found = fmt::format("no token for id {}", id)});
-    }
   }
   return Vocabulary::create(std::move(tokens), where, hidden);
 }
@@ -142,7 +131,7 @@ Status check_merges(const TokenizerParts& parts, const std::vector<std::pair<std
   std::string never_text;
   for (TokenId id = 0; id < static_cast<TokenId>(made.size()); ++id) {
     const std::string_view token = parts.vocabulary.token(id);
-    if (made[id] || token.size() <= char_bytes(token[0]) || byte_of_token(token) >= 0) continue;
+    if (token.empty() || made[id] || token.size() <= char_bytes(token[0]) || byte_of_token(token) >= 0) continue;
     ++never;
     never_text = std::string(token.substr(0, 100));
   }

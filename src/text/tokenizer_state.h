@@ -40,7 +40,7 @@ struct TokenizerParts {
   SpecialTokens special;
   std::string source;
   std::vector<std::string> warnings;
-  bool unnamed_ids_are_unused = false;  // else an id without a token is an error
+  bool unnamed_ids_are_unused = false;  // else an id without a token is a hole
 };
 
 /// Everything a Tokenizer knows. Filled once by make_tokenizer.
@@ -52,6 +52,7 @@ struct TokenizerState {
   std::unordered_map<std::string, TokenId> added_ids;
   std::vector<bool> is_special;                           // by id
   std::vector<bool> is_skipped;                           // by id: decode(skip_special) leaves it out
+  std::vector<bool> is_hole;                              // by id: no token has it; decoding leaves it out
   std::unordered_map<TokenId, std::string> decode_texts;  // where decoding reads another text than token_text
   StreamRule stream;
 
@@ -76,7 +77,12 @@ struct TokenizerState {
   }
 };
 
-/// Checks that the parts fit (ids dense, no text twice, templates inside the vocabulary) and prepares the fast paths.
+/// Ids may have holes, which are no tokens, but no more of them than tokens (and a few): a file that names one huge id
+/// must not make us allocate for it.
+Status check_room(int64_t highest_id, size_t tokens, std::string_view where);
+
+/// Checks that the parts fit (no text twice, templates inside the vocabulary) and prepares the fast paths. Holes in the
+/// ids are told in a warning.
 Result<Tokenizer> make_tokenizer(TokenizerParts parts, std::string_view where);
 
 /// The same tokenizer with other roles and more warnings.
