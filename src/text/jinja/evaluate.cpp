@@ -215,7 +215,7 @@ Out<Value> Interpreter::evaluate_filter(const Expression& node, Scope* scope) {
   } else if (filter_input_) {
     input = *filter_input_;
   }
-  if (!node.native) return type_fault(fmt::format("no filter named '{}'", node.text));
+  if (!node.native) return type_fault(missing_filter(node.text));
   CallArguments arguments;
   TARE_TRY(evaluate_arguments(*node.call, scope, arguments));
   return node.native(runtime_, input, arguments);

@@ -262,9 +262,21 @@ Out<Value> select(Runtime& runtime, const Value& self, CallArguments& arguments)
   return runtime.generator(std::move(out));
 }
 
+// An attribute only, never an entry of a dict.
+Out<Value> attr(Runtime& runtime, const Value& self, CallArguments& arguments) {
+  TARE_ASSIGN(const Arguments given, bind("attr", arguments, {"name"}, 1));
+  if (!given[0]->is_string()) return type_fault("attribute name must be string");
+  const std::string& name = given[0]->bytes();
+  if (self.is_dict() && !find_dict_method(name)) {
+    return Value::undefined(fmt::format("'dict object' has no attribute '{}'", name));
+  }
+  return runtime.attribute(self, name);
+}
+
 constexpr NamedNative kFilters[] = {
     {"sort", sort},
     {"dictsort", dictsort},
+    {"attr", attr},
     {"groupby", groupby},
     {"unique", unique},
     {"min", extreme<false>},

@@ -425,7 +425,17 @@ constexpr NamedNative kFilters[] = {
     {"filesizeformat", filesizeformat},
 };
 
+// Filters of Jinja2 that chat templates do not get: random ones, and those for HTML pages and debugging.
+constexpr std::string_view kNotOffered[] = {"pprint", "random", "urlize", "xmlattr"};
+
 }  // namespace
+
+std::string missing_filter(std::string_view name) {
+  if (std::find(std::begin(kNotOffered), std::end(kNotOffered), name) != std::end(kNotOffered)) {
+    return fmt::format("filter '{}' is not supported in chat templates", name);
+  }
+  return fmt::format("no filter named '{}'", name);
+}
 
 Native find_string_filter(std::string_view name) {
   return find_native(kFilters, name);

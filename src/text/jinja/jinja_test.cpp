@@ -52,6 +52,11 @@ TEST(Jinja, RendersAsJinja2) {
       {"{{ ' a  b c '.split(none, 1) }} {{ 'a,b,c'.rsplit(',', 1) }}", "['a', 'b c '] ['a,b', 'c']"},
       {"{{ {'b': [1, {}], 'a': 'é\"'}|tojson }} {{ {'a': [1]}|tojson(indent=2) }}",
        "{\"b\": [1, {}], \"a\": \"é\\\"\"} {\n  \"a\": [\n    1\n  ]\n}"},
+      {"{{ 'abc'|attr('upper') is callable }}{% set ns = namespace(n=3) %}{{ ns|attr('n') }}{{ ('ab'|attr('upper'))() "
+       "}}",
+       "True3AB"},
+      {"{{ {'a': 1}|attr('a') is defined }}|{{ {}|attr('items') is callable }}|{{ 'x'|attr('__class__') }}|",
+       "False|True||"},
       {"{{ messages[1].items is callable }} {{ messages[1]['items'] }}", "True 3"},
       {"{% set ns = namespace(n=0) %}{% for i in [1,2] %}{% set ns.n = ns.n + i %}{% set x = i %}{% endfor %}{{ ns.n "
        "}}{{ x }}",
@@ -114,6 +119,11 @@ TEST(Jinja, ErrorsNameKindAndLine) {
     EXPECT_EQ(outcome.failure->line, row.line) << row.source;
   }
   EXPECT_EQ(render("{{ raise_exception('exactly ' ~ 1) }}").failure->message, "exactly 1");
+  for (const char* name : {"random", "pprint"}) {
+    const auto failure = render(std::string("{{ [1]|") + name + " }}").failure;
+    ASSERT_TRUE(failure);
+    EXPECT_NE(failure->message.find(std::string("filter '") + name + "' is not supported"), std::string::npos);
+  }
   EXPECT_EQ(render("\xff").failure->kind, Kind::kSyntax);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "text/jinja/value.h"
@@ -8,6 +9,8 @@ namespace tare::text::jinja {
 
 /// The filter, test, global function or method of that name, or null. The tables are plain and constant.
 Native find_filter(std::string_view name);
+/// What to say of a filter that find_filter does not find: not there at all, or not offered here.
+std::string missing_filter(std::string_view name);
 Native find_test(std::string_view name);
 Native find_global(std::string_view name);
 /// Methods of str, list, tuple and dict. Methods that change their object are there as `forbidden`.

@@ -272,7 +272,7 @@ Parser::Parsed Parser::filter(ExpressionPtr node, bool inline_start) {
       filter->call = std::make_unique<CallSignature>();
     }
     filter->native = find_filter(name);
-    if (!filter->native) unknown_.push_back({fmt::format("no filter named '{}'", name), line, false});
+    if (!filter->native) unknown_.push_back({missing_filter(name), line, false});
     filter->text = std::move(name);
     node = std::move(filter);
   }
