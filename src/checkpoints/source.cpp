@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/file.h"
+#include "checkpoints/text_part.h"
 #include "io/sharded.h"
 
 namespace tare::checkpoints {
@@ -35,11 +36,40 @@ Result<std::vector<std::string>> files_with_ending(const std::string& directory,
   return out;
 }
 
+// Adds tensors under the names that the text part of a model gives them.
+class TensorNames {
+ public:
+  explicit TensorNames(Source& source) : source_(source) {
+    const json::value* text = json::find(source.config, "text_config");
+    nested_ = text && text->is_object();
+  }
+  Status add(const std::string& name, tensor::Tensor tensor, const std::string& file) {
+    if (!nested_) return source_.tensors.add(name, std::move(tensor), file);
+    std::optional<std::string> inner = name_in_text_part(name);
+    if (!inner) {
+      ++left_out_;
+      return {};
+    }
+    stripped_ = stripped_ || *inner != name;
+    return source_.tensors.add(std::move(*inner), std::move(tensor), file);
+  }
+  void finish() {
+    if (stripped_ || left_out_ > 0) adopt_text_part(source_, left_out_);
+  }
+
+ private:
+  Source& source_;
+  bool nested_ = false, stripped_ = false;
+  int64_t left_out_ = 0;
+};
+
 Status add_safetensors(Source& source, const std::string& path) {
   TARE_ASSIGN(io::SafetensorsFile file, io::open_safetensors(path));
+  TensorNames names(source);
   for (io::NamedTensor& named : file.tensors) {
-    TARE_TRY(source.tensors.add(std::move(named.name), std::move(named.tensor), path));
+    TARE_TRY(names.add(named.name, std::move(named.tensor), path));
   }
+  names.finish();
   source.metadata.merge(file.metadata);
   return {};
 }
@@ -47,9 +77,11 @@ Status add_safetensors(Source& source, const std::string& path) {
 // model.safetensors, or the shards of the index: io holds index and files against each other.
 Status add_model_files(Source& source) {
   TARE_ASSIGN(io::TensorFiles files, io::open_tensor_files(source.directory));
+  TensorNames names(source);
   for (auto& [name, entry] : files.tensors) {
-    TARE_TRY(source.tensors.add(name, std::move(entry.tensor), files.files[entry.file]));
+    TARE_TRY(names.add(name, std::move(entry.tensor), files.files[entry.file]));
   }
+  names.finish();
   for (auto& metadata : files.metadata) source.metadata.merge(metadata);
   for (const std::string& name : files.unread_files) {
     source.notes.push_back(fmt::format("left out {}: it is no part of the model's weights", name));

@@ -54,6 +54,11 @@ CASES = {
         sliding_window=8, query_pre_attn_scalar=24, num_hidden_layers=7,
         rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                          "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}), LONG),
+    # The whole model with its vision tower, which is left out; no image is shown to it.
+    "gemma3-nested": ("Gemma3Config", dict(
+        text_config=dict(**BASE, sliding_window=8, query_pre_attn_scalar=24),
+        vision_config=dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, image_size=8,
+                           patch_size=4), mm_tokens_per_image=4), TOKENS),
     "qwen3-yarn": ("Qwen3Config", dict(**rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
                                        use_sliding_window=True, sliding_window=12, max_window_layers=1,
                                        max_position_embeddings=128), LONG),
@@ -78,7 +83,7 @@ CASES = {
 
 def make(case):
     config_class, settings, tokens = CASES[case]
-    config = getattr(transformers, config_class)(**{**BASE, **settings})
+    config = getattr(transformers, config_class)(**(settings if "text_config" in settings else {**BASE, **settings}))
     config._attn_implementation = "eager"
     torch.manual_seed(sum(map(ord, case)))
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
