@@ -59,6 +59,12 @@ TEST(CliInspect, NamesContradictions) {
   config["model_type"] = "unheard_of";
   EXPECT_THAT(contradictions(write_tiny_model("cli-inspect-family", config), 0), HasSubstr("unheard_of"));
   EXPECT_EQ(tare_run({"inspect", "no/such/model"}).exit_code, 2);
+  // Ends of sequence that two files name differently.
+  config = tiny_config();
+  config["eos_token_id"] = 1;
+  const std::string ends = write_tiny_model("cli-inspect-ends", config);
+  std::ofstream(ends + "/generation_config.json") << R"({"eos_token_id": [1, 2]})";
+  EXPECT_THAT(contradictions(ends, 0), HasSubstr("config.json ends sequences at 1, taken together 1,2"));
 }
 
 TEST(CliVerify, PassesAWholeModelAndItsSource) {

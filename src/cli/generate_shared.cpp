@@ -11,6 +11,7 @@
 #include "cli/generate.h"
 #include "kvcache/kv_format.h"
 #include "runtime/end_ids.h"
+#include "runtime/token_roles.h"
 
 namespace tare::cli {
 
@@ -58,6 +59,11 @@ Result<ChatModel> open_chat_model(Context& context, const GenerateFlags& flags, 
               runtime::end_ids(flags.model.model, out.loaded.config, out.tokenizer ? &*out.tokenizer : nullptr,
                                out.loaded.transformer->architecture().vocab_size));
   for (const std::string& note : ends.notes) log::info("{}", note);
+  TARE_ASSIGN(
+      const std::vector<std::string> contradictions,
+      runtime::token_contradictions(flags.model.model, out.loaded.config, out.tokenizer ? &*out.tokenizer : nullptr,
+                                    out.loaded.transformer->architecture().vocab_size));
+  for (const std::string& text : contradictions) log::warn("{}", text);
   out.end_ids = std::move(ends.ids);
   return out;
 }

@@ -10,9 +10,12 @@
 #include "base/log.h"
 #include "base/size_text.h"
 #include "checkpoints/checkpoint.h"
+#include "checkpoints/text_assets.h"
 #include "cli/command.h"
 #include "eval/weight_histogram.h"
 #include "model/weight_plan.h"
+#include "runtime/end_ids.h"
+#include "runtime/token_roles.h"
 
 namespace tare::cli {
 
@@ -96,7 +99,7 @@ struct Contradictions {
   bool cannot_run = false;  // weights are missing, misshapen or unknown: no command would load this
 };
 
-Contradictions contradictions_of(const tensor::ModelWeights& weights) {
+Contradictions contradictions_of(const std::string& path, const tensor::ModelWeights& weights) {
   Contradictions out;
   if (weights.config.empty()) return out;
   const auto arch = model::describe_architecture(weights.config);
@@ -105,9 +108,26 @@ Contradictions contradictions_of(const tensor::ModelWeights& weights) {
     return out;
   }
   for (const std::string& note : arch->notes) log::info("{}", note);
+  const auto tokenizer = checkpoints::load_tokenizer(path);
+  auto tokens =
+      runtime::token_contradictions(path, weights.config, tokenizer.ok() ? &*tokenizer : nullptr, arch->vocab_size);
+  if (!tokens.ok()) {
+    out.texts.push_back(tokens.error().message());
+  } else {
+    out.texts = std::move(*tokens);
+  }
+  const auto ends = runtime::end_ids(path, weights.config, tokenizer.ok() ? &*tokenizer : nullptr, arch->vocab_size);
+  if (!ends.ok()) {
+    out.texts.push_back(ends.error().message());
+  } else {
+    out.texts.insert(out.texts.end(), ends->notes.begin(), ends->notes.end());
+  }
+  if (tokenizer.ok()) {
+    for (const std::string& warning : tokenizer->warnings()) log::warn("{}", warning);
+  }
   const auto leftovers = model::account_weights(weights, *arch);
   if (!leftovers.ok()) {
-    out.texts.push_back(leftovers.error().message());
+    out.texts.insert(out.texts.begin(), leftovers.error().message());
     out.cannot_run = true;
     return out;
   }
@@ -210,7 +230,7 @@ Status inspect(Context& context, const Options& options) {
     rows.push_back(std::move(row));
   }
   const Found found = sum_up(rows);
-  const Contradictions contradictions = contradictions_of(weights);
+  const Contradictions contradictions = contradictions_of(options.model, weights);
   print_report(context, weights, rows, found, contradictions.texts, options.tensors);
 
   std::map<std::string, double> outlier_ratios;

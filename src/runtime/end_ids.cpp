@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <filesystem>
 #include <set>
+
+#include "runtime/token_roles.h"
 
 namespace tare::runtime {
 
@@ -43,14 +44,13 @@ Result<EndIds> end_ids(const std::string& model_path, const json::object& config
   std::vector<Source> sources;
   TARE_ASSIGN(std::set<int32_t> from_config, read_ids(config, "config.json", vocab_size));
   sources.push_back({"config.json", std::move(from_config)});
-  const std::filesystem::path generation = std::filesystem::path(model_path) / "generation_config.json";
-  std::error_code ignored;
-  if (std::filesystem::exists(generation, ignored)) {
-    TARE_ASSIGN(const json::value document, json::parse_file(generation.string()));
-    if (!document.is_object()) return invalid_input("not a JSON object", {.where = generation.string()});
-    TARE_ASSIGN(std::set<int32_t> ids, read_ids(document.get_object(), generation.string(), vocab_size));
-    sources.push_back({"generation_config.json", std::move(ids)});
+  if (const json::value* text = json::find(config, "text_config"); text && text->is_object()) {
+    TARE_ASSIGN(std::set<int32_t> ids, read_ids(text->get_object(), "config.json: text_config", vocab_size));
+    sources.push_back({"text_config of config.json", std::move(ids)});
   }
+  TARE_ASSIGN(const json::object generation, read_generation_config(model_path));
+  TARE_ASSIGN(std::set<int32_t> from_generation, read_ids(generation, "generation_config.json", vocab_size));
+  sources.push_back({"generation_config.json", std::move(from_generation)});
   std::set<int32_t> from_tokenizer;
   const text::SpecialTokens special = tokenizer ? tokenizer->special() : text::SpecialTokens{};
   for (const auto& id : {special.eos, special.end_of_turn}) {
