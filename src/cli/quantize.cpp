@@ -314,28 +314,22 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
               checkpoints::copy_side_files(flags.model, folder.path(), flags.format));
   progress = std::make_unique<Progress>(context.progress(), "write",
                                         static_cast<int64_t>(outcome.weights.names().size()), "tensors");
-  auto stored = checkpoints::write_checkpoint({.folder = folder.path(),
-                                               .format = flags.format,
-                                               .source = flags.model,
-                                               .weights = &outcome.weights,
-                                               .settings = {{"scheme", scheme},
-                                                            {"method", flags.method},
-                                                            {"group_size", group > 0 ? group : -1},
-                                                            {"head", quantize::head_name(options.head)},
-                                                            {"transforms", transforms},
-                                                            {"calibration", data}},
-                                               .allow_loss = flags.allow_loss,
-                                               .progress = [&](const std::string&) -> Status {
-                                                 progress->advance();
-                                                 return check_interrupt("quantize");
-                                               }});
-  if (!stored.ok()) {
-    // What the format cannot hold, it will not hold later either: there is nothing to go on with.
-    const ErrorKind kind = stored.error().kind;
-    if (kind == ErrorKind::kUnsupported || kind == ErrorKind::kInvalidInput) TARE_TRY(journal.remove());
-    return std::move(stored).error();
-  }
-  const checkpoints::WriteReport& written = *stored;
+  TARE_ASSIGN(const checkpoints::WriteReport written,
+              checkpoints::write_checkpoint({.folder = folder.path(),
+                                             .format = flags.format,
+                                             .source = flags.model,
+                                             .weights = &outcome.weights,
+                                             .settings = {{"scheme", scheme},
+                                                          {"method", flags.method},
+                                                          {"group_size", group > 0 ? group : -1},
+                                                          {"head", quantize::head_name(options.head)},
+                                                          {"transforms", transforms},
+                                                          {"calibration", data}},
+                                             .allow_loss = flags.allow_loss,
+                                             .progress = [&](const std::string&) -> Status {
+                                               progress->advance();
+                                               return check_interrupt("quantize");
+                                             }}));
   progress.reset();
   substitutions.insert(substitutions.end(), side.notes.begin(), side.notes.end());
   for (const std::string& name : side.left_out) substitutions.push_back("left out " + name);
