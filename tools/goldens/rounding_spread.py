@@ -139,8 +139,8 @@ def main():
     with open(options.tokens) as f:
         tokens = json.load(f)
     windows = [tokens[512 * w : 512 * (w + 1)] for w in range(options.windows)]
-    print("| scheme | float32 | float64 | float16 KV scales | largest difference |", flush=True)
-    print("|---|---|---|---|---|")
+    print("| scheme | float32 | float64 | float16 KV scales | largest difference | of a window, nats |", flush=True)
+    print("|---|---|---|---|---|---|")
     for scheme in options.schemes:
         results = [run(options.model, scheme, torch.float32, False, windows), run(options.model, scheme, torch.float64, False, windows)]
         if SCHEMES[scheme][2]:
@@ -148,7 +148,8 @@ def main():
         ppl = [math.exp(sum(r) / len(r)) for r in results]
         spread = max(abs(p / ppl[0] - 1) for p in ppl)
         cells = [f"{p:.4f}" for p in ppl] + ["-"] * (3 - len(ppl))
-        print(f"| {scheme} | {' | '.join(cells)} | {100 * spread:.3f} % |", flush=True)
+        windows_apart = max(abs(a - b) for r in results[1:] for a, b in zip(r, results[0]))
+        print(f"| {scheme} | {' | '.join(cells)} | {100 * spread:.3f} % | {windows_apart:.4f} |", flush=True)
 
 
 if __name__ == "__main__":
