@@ -83,7 +83,8 @@ struct Scheduler::Impl {
   }
   int64_t done(const Entry& e) const { return e.blocks ? blocks.computed(*e.blocks) : 0; }
 
-  void preempt(const Rank& rank, StepPlan& plan) {
+  // Ranks are passed as values: one that is taken out of its set must not be read through the set.
+  void preempt(Rank rank, StepPlan& plan) {
     Entry& e = entry(rank.key);
     ++counters.preemptions;
     counters.recomputed_tokens += done(e);
@@ -125,7 +126,7 @@ struct Scheduler::Impl {
     return std::max<int64_t>(count, 0);
   }
 
-  bool admit(const Rank& rank, int64_t budget, StepPlan& plan);
+  bool admit(Rank rank, int64_t budget, StepPlan& plan);
 };
 
 Scheduler::Scheduler(SchedulerOptions options, kvcache::BlockManager& blocks)
@@ -162,7 +163,7 @@ SequenceKey Scheduler::add(NewSequence sequence) {
   return key;
 }
 
-bool Scheduler::Impl::admit(const Rank& rank, int64_t budget, StepPlan& plan) {
+bool Scheduler::Impl::admit(Rank rank, int64_t budget, StepPlan& plan) {
   Entry& e = entry(rank.key);
   if (width + e.sequence.width > options.max_num_seqs) return false;
   const std::span<const int32_t> prompt =
