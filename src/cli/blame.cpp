@@ -29,21 +29,14 @@ std::string layers_name(const eval::BlamedLayers& group) {
 Status blame(Context& context, Flags& flags) {
   TARE_ASSIGN(const std::vector<int32_t> tokens, eval_tokens(flags.reference, flags.eval));
   const eval::Protocol& protocol = flags.eval.protocol;
-  TARE_ASSIGN(runtime::LoadedModel model, open_model(context, flags.model.model, flags.model, 128, protocol.context));
+  TARE_ASSIGN(ScoredModel model, open_scored(context, flags.model.model, flags.model, protocol.context));
   const ModelFlags reference_flags{.model = flags.reference, .kv_cache_dtype = "f32"};
-  TARE_ASSIGN(runtime::LoadedModel reference,
-              open_model(context, flags.reference, reference_flags, 128, protocol.context));
-  TARE_ASSIGN(const model::AttentionCache::Options cache, cache_settings(context, model, flags.model, "f32"));
-  TARE_ASSIGN(const model::AttentionCache::Options reference_cache,
-              cache_settings(context, reference, reference_flags, "f32"));
-  TARE_ASSIGN(runtime::Scorer scorer,
-              runtime::Scorer::make(*model.transformer, cache, protocol.context, context.pool()));
-  TARE_ASSIGN(runtime::Scorer reference_scorer,
-              runtime::Scorer::make(*reference.transformer, reference_cache, protocol.context, context.pool()));
+  TARE_ASSIGN(ScoredModel reference, open_scored(context, flags.reference, reference_flags, protocol.context));
   Progress progress(context.progress(), "blame", flags.evaluations, "evaluations");
-  TARE_ASSIGN(const eval::Blame result,
-              eval::blame_layers(*model.transformer, scorer, *reference.transformer, reference_scorer, tokens, protocol,
-                                 flags.evaluations, context.pool(), [&](int64_t) { progress.advance(); }));
+  TARE_ASSIGN(
+      const eval::Blame result,
+      eval::blame_layers(*model.model.transformer, model.scorer, *reference.model.transformer, reference.scorer, tokens,
+                         protocol, flags.evaluations, context.pool(), [&](int64_t) { progress.advance(); }));
   context.say(fmt::format("KL {:.6f} nats, {} evaluations; share of it that goes away with the source's weights:",
                           result.kl_mean, result.evaluations));
   boost::json::array layers;

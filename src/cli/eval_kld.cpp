@@ -22,24 +22,17 @@ struct Flags {
 Status eval_kld(Context& context, Flags& flags) {
   TARE_ASSIGN(const std::vector<int32_t> tokens, eval_tokens(flags.reference, flags.eval));
   const eval::Protocol& protocol = flags.eval.protocol;
-  TARE_ASSIGN(runtime::LoadedModel model, open_model(context, flags.model.model, flags.model, 128, protocol.context));
-  ModelFlags reference_flags{.model = flags.reference, .kv_cache_dtype = flags.reference_kv};
-  TARE_ASSIGN(runtime::LoadedModel reference,
-              open_model(context, flags.reference, reference_flags, 128, protocol.context));
-  TARE_ASSIGN(const model::AttentionCache::Options cache, cache_settings(context, model, flags.model, "f32"));
-  TARE_ASSIGN(const model::AttentionCache::Options reference_cache,
-              cache_settings(context, reference, reference_flags, "f32"));
-  TARE_ASSIGN(runtime::Scorer scorer,
-              runtime::Scorer::make(*model.transformer, cache, protocol.context, context.pool()));
-  TARE_ASSIGN(runtime::Scorer reference_scorer,
-              runtime::Scorer::make(*reference.transformer, reference_cache, protocol.context, context.pool()));
+  TARE_ASSIGN(ScoredModel model, open_scored(context, flags.model.model, flags.model, protocol.context));
+  const ModelFlags reference_flags{.model = flags.reference, .kv_cache_dtype = flags.reference_kv};
+  TARE_ASSIGN(ScoredModel reference, open_scored(context, flags.reference, reference_flags, protocol.context));
 
   std::unique_ptr<Progress> progress;
-  TARE_ASSIGN(const eval::Divergence result,
-              eval::divergence(scorer, reference_scorer, tokens, protocol, context.pool(), [&](int64_t, int64_t total) {
-                if (!progress) progress = std::make_unique<Progress>(context.progress(), "compare", total, "windows");
-                progress->advance();
-              }));
+  TARE_ASSIGN(
+      const eval::Divergence result,
+      eval::divergence(model.scorer, reference.scorer, tokens, protocol, context.pool(), [&](int64_t, int64_t total) {
+        if (!progress) progress = std::make_unique<Progress>(context.progress(), "compare", total, "windows");
+        progress->advance();
+      }));
   progress.reset();
   context.say(fmt::format("KL {:.6f} +- {:.6f} nats  (p99 {:.4f}, max {:.4f}), top-1 agreement {:.2f} %",
                           result.kl_mean, result.kl_stderr, result.kl_p99, result.kl_max, 100 * result.top1_agreement));
@@ -61,9 +54,9 @@ Status eval_kld(Context& context, Flags& flags) {
                 {"nll_stderr", result.model.nll_stderr},
                 {"window_nll", boost::json::array(result.model.window_nll.begin(), result.model.window_nll.end())},
                 {"window_kl", boost::json::array(result.window_kl.begin(), result.window_kl.end())},
-                {"kv_cache_dtype", kvcache::describe(scorer.cache().pages().options().format)},
-                {"kernels", kernel_names(*model.transformer)},
-                {"reference_kernels", kernel_names(*reference.transformer)}});
+                {"kv_cache_dtype", kvcache::describe(model.scorer.cache().pages().options().format)},
+                {"kernels", kernel_names(*model.model.transformer)},
+                {"reference_kernels", kernel_names(*reference.model.transformer)}});
   return {};
 }
 

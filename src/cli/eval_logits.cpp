@@ -24,16 +24,15 @@ Status eval_logits(Context& context, Flags& flags) {
   TARE_ASSIGN(const std::vector<int32_t> tokens, parse_token_ids(flags.token_ids, "--token-ids"));
   if (tokens.empty()) return invalid_input("no token ids", {.where = "--token-ids"});
   const auto count = static_cast<int64_t>(tokens.size());
-  TARE_ASSIGN(runtime::LoadedModel model, open_model(context, flags.model.model, flags.model, 128, count));
-  TARE_ASSIGN(const model::AttentionCache::Options cache, cache_settings(context, model, flags.model, "f32"));
-  TARE_ASSIGN(runtime::Scorer scorer, runtime::Scorer::make(*model.transformer, cache, count, context.pool()));
-  const int64_t vocab = scorer.vocab_size();
+  TARE_ASSIGN(ScoredModel scored, open_scored(context, flags.model.model, flags.model, count));
+  const model::Transformer& transformer = *scored.model.transformer;
+  const int64_t vocab = scored.scorer.vocab_size();
   std::optional<io::NpyWriter> file;
   if (!flags.out.empty()) {
     TARE_ASSIGN(file, io::NpyWriter::create(flags.out, count, vocab));
   }
   boost::json::array best;
-  TARE_TRY(scorer.run(tokens, [&](int64_t, int64_t rows, const float* logits) -> Status {
+  TARE_TRY(scored.scorer.run(tokens, [&](int64_t, int64_t rows, const float* logits) -> Status {
     for (int64_t i = 0; i < rows; ++i) {
       const float* row = logits + i * vocab;
       best.push_back(std::max_element(row, row + vocab) - row);
@@ -46,8 +45,8 @@ Status eval_logits(Context& context, Flags& flags) {
   context.emit({{"shape", {count, vocab}},
                 {"argmax", std::move(best)},
                 {"out", flags.out},
-                {"kernels", kernel_names(*model.transformer)},
-                {"linears", linear_records(*model.transformer)}});
+                {"kernels", kernel_names(transformer)},
+                {"linears", linear_records(transformer)}});
   return {};
 }
 

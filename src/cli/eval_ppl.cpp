@@ -20,14 +20,12 @@ struct Flags {
 Status eval_ppl(Context& context, Flags& flags) {
   TARE_ASSIGN(const std::vector<int32_t> tokens, eval_tokens(flags.model.model, flags.eval));
   const eval::Protocol& protocol = flags.eval.protocol;
-  TARE_ASSIGN(runtime::LoadedModel model, open_model(context, flags.model.model, flags.model, 128, protocol.context));
-  TARE_ASSIGN(const model::AttentionCache::Options cache, cache_settings(context, model, flags.model, "f32"));
-  TARE_ASSIGN(runtime::Scorer scorer,
-              runtime::Scorer::make(*model.transformer, cache, protocol.context, context.pool()));
+  TARE_ASSIGN(ScoredModel scored, open_scored(context, flags.model.model, flags.model, protocol.context));
+  const runtime::LoadedModel& model = scored.model;
 
   std::unique_ptr<Progress> progress;
   TARE_ASSIGN(const eval::Perplexity result,
-              eval::perplexity(scorer, tokens, protocol, context.pool(), [&](int64_t, int64_t total) {
+              eval::perplexity(scored.scorer, tokens, protocol, context.pool(), [&](int64_t, int64_t total) {
                 if (!progress) progress = std::make_unique<Progress>(context.progress(), "score", total, "windows");
                 progress->advance();
               }));
@@ -43,7 +41,7 @@ Status eval_ppl(Context& context, Flags& flags) {
                 {"nll_stderr", result.nll_stderr},
                 {"tokens", result.tokens},
                 {"window_nll", boost::json::array(result.window_nll.begin(), result.window_nll.end())},
-                {"kv_cache_dtype", kvcache::describe(scorer.cache().pages().options().format)},
+                {"kv_cache_dtype", kvcache::describe(scored.scorer.cache().pages().options().format)},
                 {"kernels", kernel_names(*model.transformer)},
                 {"format", model.format},
                 {"notes", boost::json::array(model.notes.begin(), model.notes.end())}});

@@ -9,6 +9,7 @@
 #include "base/interrupt.h"
 #include "checkpoints/manifest.h"
 #include "cli/model_flags.h"
+#include "eval/windows.h"
 #include "runtime/scorer.h"
 
 namespace tare::cli {
@@ -25,24 +26,18 @@ Result<double> nll_of(Context& context, const std::string& folder, const std::ve
                       std::vector<int32_t>& ids) {
   ModelFlags flags;
   flags.kv_cache_dtype = "f32";
-  TARE_ASSIGN(runtime::LoadedModel model, open_model(context, folder, flags, 64, 64));
-  TARE_ASSIGN(const model::AttentionCache::Options cache, cache_settings(context, model, flags, "f32"));
-  TARE_ASSIGN(runtime::Scorer scorer, runtime::Scorer::make(*model.transformer, cache, 64, context.pool()));
-  const int64_t vocab = scorer.vocab_size();
+  TARE_ASSIGN(ScoredModel scored, open_scored(context, folder, flags, 64, 64));
+  const auto vocab = static_cast<size_t>(scored.scorer.vocab_size());
   ids = given;
   // Any ids do, as long as they are stored; these reach over the first thousand.
   for (int64_t i = 0; given.empty() && i < kTokens; ++i)
-    ids.push_back(static_cast<int32_t>((1 + 37 * i) % std::min<int64_t>(vocab, 1000)));
+    ids.push_back(static_cast<int32_t>((1 + 37 * static_cast<size_t>(i)) % std::min<size_t>(vocab, 1000)));
   double sum = 0;
-  TARE_TRY(scorer.run(ids, [&](int64_t first, int64_t rows, const float* logits) -> Status {
+  TARE_TRY(scored.scorer.run(ids, [&](int64_t first, int64_t rows, const float* logits) -> Status {
     for (int64_t row = 0; row < rows; ++row) {
       const auto next = static_cast<size_t>(first + row + 1);
       if (next >= ids.size()) continue;
-      const float* at = logits + row * vocab;
-      const double highest = *std::max_element(at, at + vocab);
-      double total = 0;
-      for (int64_t v = 0; v < vocab; ++v) total += std::exp(static_cast<double>(at[v]) - highest);
-      sum += highest + std::log(total) - static_cast<double>(at[ids[next]]);
+      sum += eval::negative_log_likelihood({logits + static_cast<size_t>(row) * vocab, vocab}, ids[next]);
     }
     return {};
   }));

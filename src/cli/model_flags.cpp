@@ -70,6 +70,14 @@ Result<model::AttentionCache::Options> cache_settings(const Context& context, co
                              context.capabilities());
 }
 
+Result<ScoredModel> open_scored(Context& context, const std::string& path, const ModelFlags& flags,
+                                int64_t context_tokens, int64_t batch_tokens) {
+  TARE_ASSIGN(runtime::LoadedModel model, open_model(context, path, flags, batch_tokens, context_tokens));
+  TARE_ASSIGN(const model::AttentionCache::Options cache, cache_settings(context, model, flags, "f32"));
+  TARE_ASSIGN(runtime::Scorer scorer, runtime::Scorer::make(*model.transformer, cache, context_tokens, context.pool()));
+  return ScoredModel{.model = std::move(model), .scorer = std::move(scorer)};
+}
+
 boost::json::array linear_records(const model::Transformer& transformer) {
   boost::json::array out;
   for (const model::LinearRecord& record : transformer.records()) {

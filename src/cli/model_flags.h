@@ -35,6 +35,15 @@ Result<runtime::LoadedModel> open_model(Context& context, const std::string& pat
 Result<model::AttentionCache::Options> cache_settings(const Context& context, const runtime::LoadedModel& model,
                                                       const ModelFlags& flags, std::string_view automatic);
 
+/// A model with a scorer over its own cache.
+struct ScoredModel {
+  runtime::LoadedModel model;
+  runtime::Scorer scorer;
+};
+/// Opens `path` to score lists of at most context_tokens tokens, `batch_tokens` at a time. "auto" is an f32 cache.
+Result<ScoredModel> open_scored(Context& context, const std::string& path, const ModelFlags& flags,
+                                int64_t context_tokens, int64_t batch_tokens = 128);
+
 /// [{name, n, k, weight, activation, kernel, stored_bytes}] and the run's kernel names, each once.
 boost::json::array linear_records(const model::Transformer& transformer);
 boost::json::array kernel_names(const model::Transformer& transformer);

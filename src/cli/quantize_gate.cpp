@@ -63,17 +63,11 @@ Result<eval::GateVerdict> run_gate(Context& context, const GatePlan& plan, const
   const ModelFlags flags{.model = result};
   const ModelFlags source_flags{.model = source, .kv_cache_dtype = "f32"};
   const int64_t length = plan.protocol.context;
-  TARE_ASSIGN(const runtime::LoadedModel model, open_model(context, result, flags, 128, length));
-  TARE_ASSIGN(const runtime::LoadedModel reference, open_model(context, source, source_flags, 128, length));
-  TARE_ASSIGN(const model::AttentionCache::Options cache, cache_settings(context, model, flags, "f32"));
-  TARE_ASSIGN(const model::AttentionCache::Options source_cache,
-              cache_settings(context, reference, source_flags, "f32"));
-  TARE_ASSIGN(runtime::Scorer scorer, runtime::Scorer::make(*model.transformer, cache, length, context.pool()));
-  TARE_ASSIGN(runtime::Scorer source_scorer,
-              runtime::Scorer::make(*reference.transformer, source_cache, length, context.pool()));
+  TARE_ASSIGN(ScoredModel model, open_scored(context, result, flags, length));
+  TARE_ASSIGN(ScoredModel reference, open_scored(context, source, source_flags, length));
   std::unique_ptr<Progress> progress;
   int64_t shown = 0;
-  return eval::judge(scorer, source_scorer, plan.tokens, plan.protocol, plan.limits, context.pool(),
+  return eval::judge(model.scorer, reference.scorer, plan.tokens, plan.protocol, plan.limits, context.pool(),
                      [&](int64_t done, int64_t total) {
                        if (!progress || done < shown) {
                          progress = std::make_unique<Progress>(context.progress(), "judge", total, "windows");
