@@ -76,21 +76,15 @@ Status eval_baseline(Context& context, Flags& flags) {
                   result.model.perplexity, result.reference.perplexity));
   context.say("evaluated with rounded values in f32; tare does not run this form");
   for (const std::string& note : baseline.notes) context.say("note: " + note);
-  context.emit({{"method", baseline.name},
-                {"scheme", baseline.scheme},
-                {"protocol", protocol.name},
-                {"context", protocol.context},
-                {"windows", result.window_kl.size()},
-                {"calibration_tokens", data.tokens},
-                {"kl_mean", result.kl_mean},
-                {"kl_stderr", result.kl_stderr},
-                {"kl_p99", result.kl_p99},
-                {"kl_max", result.kl_max},
-                {"top1_agreement", result.top1_agreement},
-                {"perplexity", result.model.perplexity},
-                {"reference_perplexity", result.reference.perplexity},
-                {"window_kl", boost::json::array(result.window_kl.begin(), result.window_kl.end())},
-                {"notes", boost::json::array(baseline.notes.begin(), baseline.notes.end())}});
+  boost::json::object document = eval::divergence_json(result);
+  document.insert({{"method", baseline.name},
+                   {"scheme", baseline.scheme},
+                   {"protocol", protocol.name},
+                   {"context", protocol.context},
+                   {"calibration_tokens", data.tokens},
+                   {"window_kl", boost::json::array(result.window_kl.begin(), result.window_kl.end())},
+                   {"notes", boost::json::array(baseline.notes.begin(), baseline.notes.end())}});
+  context.emit(document);
   return {};
 }
 

@@ -39,24 +39,18 @@ Status eval_kld(Context& context, Flags& flags) {
   context.say(fmt::format("perplexity {:.4f}, reference {:.4f}  ({} windows of {}, protocol {})",
                           result.model.perplexity, result.reference.perplexity, result.window_kl.size(),
                           protocol.context, protocol.name));
-  context.emit({{"protocol", protocol.name},
-                {"context", protocol.context},
-                {"windows", result.window_kl.size()},
-                {"tokens", result.model.tokens},
-                {"kl_mean", result.kl_mean},
-                {"kl_stderr", result.kl_stderr},
-                {"kl_p99", result.kl_p99},
-                {"kl_max", result.kl_max},
-                {"top1_agreement", result.top1_agreement},
-                {"perplexity", result.model.perplexity},
-                {"reference_perplexity", result.reference.perplexity},
-                {"nll_mean", result.model.nll_mean},
-                {"nll_stderr", result.model.nll_stderr},
-                {"window_nll", boost::json::array(result.model.window_nll.begin(), result.model.window_nll.end())},
-                {"window_kl", boost::json::array(result.window_kl.begin(), result.window_kl.end())},
-                {"kv_cache_dtype", kvcache::describe(model.scorer.cache().pages().options().format)},
-                {"kernels", kernel_names(*model.model.transformer)},
-                {"reference_kernels", kernel_names(*reference.model.transformer)}});
+  boost::json::object document = eval::divergence_json(result);
+  document.insert({{"protocol", protocol.name},
+                   {"context", protocol.context},
+                   {"tokens", result.model.tokens},
+                   {"nll_mean", result.model.nll_mean},
+                   {"nll_stderr", result.model.nll_stderr},
+                   {"window_nll", boost::json::array(result.model.window_nll.begin(), result.model.window_nll.end())},
+                   {"window_kl", boost::json::array(result.window_kl.begin(), result.window_kl.end())},
+                   {"kv_cache_dtype", kvcache::describe(model.scorer.cache().pages().options().format)},
+                   {"kernels", kernel_names(*model.model.transformer)},
+                   {"reference_kernels", kernel_names(*reference.model.transformer)}});
+  context.emit(document);
   return {};
 }
 

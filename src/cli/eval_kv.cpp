@@ -76,15 +76,9 @@ Status eval_kv(Context& context, Flags& flags) {
                     "perplexity {:.4f} against {:.4f} ({} windows)",
                     length, result.kl_mean, result.kl_stderr, result.kl_p99, result.kl_max, 100 * result.top1_agreement,
                     result.model.perplexity, result.reference.perplexity, result.window_kl.size()));
-    points.push_back({{"length", length},
-                      {"windows", result.window_kl.size()},
-                      {"kl_mean", result.kl_mean},
-                      {"kl_stderr", result.kl_stderr},
-                      {"kl_p99", result.kl_p99},
-                      {"kl_max", result.kl_max},
-                      {"top1_agreement", result.top1_agreement},
-                      {"perplexity", result.model.perplexity},
-                      {"reference_perplexity", result.reference.perplexity}});
+    boost::json::object point = eval::divergence_json(result);
+    point["length"] = length;
+    points.push_back(std::move(point));
     results.push_back(std::move(result));
   }
   const std::string verdict = verdict_of(format, results);

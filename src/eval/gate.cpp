@@ -172,25 +172,19 @@ Result<GateVerdict> judge(runtime::Scorer& model, runtime::Scorer& reference, st
 json::object gate_json(const GateVerdict& verdict) {
   const Divergence& d = verdict.measured;
   const auto limit = [](double value) { return std::isfinite(value) ? json::value(value) : json::value(nullptr); };
-  return {{"passed", verdict.passed},
-          {"kl_mean", d.kl_mean},
-          {"kl_stderr", d.kl_stderr},
-          {"kl_p99", d.kl_p99},
-          {"kl_max", d.kl_max},
-          {"top1_agreement", d.top1_agreement},
-          {"top1_95", {verdict.top1_low, verdict.top1_high}},
-          {"perplexity", d.model.perplexity},
-          {"reference_perplexity", d.reference.perplexity},
-          {"ppl_ratio", verdict.ppl_ratio},
-          {"ppl_ratio_95", {verdict.ppl_ratio_low, verdict.ppl_ratio_high}},
-          {"windows", d.window_kl.size()},
-          {"window_kl", json::array(d.window_kl.begin(), d.window_kl.end())},
-          {"longest_cycle", verdict.continuation.longest_cycle},
-          {"limits",
-           {{"kl", limit(verdict.limits.kl)},
-            {"top1", verdict.limits.top1},
-            {"ppl_ratio", limit(verdict.limits.ppl_ratio)}}},
-          {"reasons", json::array(verdict.reasons.begin(), verdict.reasons.end())}};
+  json::object out = divergence_json(d);
+  out.insert({{"passed", verdict.passed},
+              {"top1_95", {verdict.top1_low, verdict.top1_high}},
+              {"ppl_ratio", verdict.ppl_ratio},
+              {"ppl_ratio_95", {verdict.ppl_ratio_low, verdict.ppl_ratio_high}},
+              {"window_kl", json::array(d.window_kl.begin(), d.window_kl.end())},
+              {"longest_cycle", verdict.continuation.longest_cycle},
+              {"limits",
+               {{"kl", limit(verdict.limits.kl)},
+                {"top1", verdict.limits.top1},
+                {"ppl_ratio", limit(verdict.limits.ppl_ratio)}}},
+              {"reasons", json::array(verdict.reasons.begin(), verdict.reasons.end())}});
+  return out;
 }
 
 }  // namespace tare::eval

@@ -90,6 +90,17 @@ Status check(const Protocol& protocol) {
   return {};
 }
 
+json::object divergence_json(const Divergence& divergence) {
+  return {{"windows", divergence.window_kl.size()},
+          {"kl_mean", divergence.kl_mean},
+          {"kl_stderr", divergence.kl_stderr},
+          {"kl_p99", divergence.kl_p99},
+          {"kl_max", divergence.kl_max},
+          {"top1_agreement", divergence.top1_agreement},
+          {"perplexity", divergence.model.perplexity},
+          {"reference_perplexity", divergence.reference.perplexity}};
+}
+
 double negative_log_likelihood(std::span<const float> logits, int32_t target) {
   return log_sum_exp(logits) - static_cast<double>(logits[static_cast<size_t>(target)]);
 }

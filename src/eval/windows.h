@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "runtime/scorer.h"
@@ -45,6 +46,9 @@ struct Divergence {
   Perplexity model;
   Perplexity reference;
 };
+
+/// The members of a report that say how two models differ.
+json::object divergence_json(const Divergence& divergence);
 
 using Progress = std::function<void(int64_t done, int64_t total)>;
 
