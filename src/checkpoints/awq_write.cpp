@@ -57,9 +57,7 @@ Result<StoredMatrix> store(const MatrixToStore& matrix, Losses& losses) {
   }
   StoredMatrix out;
   const auto add = [&](std::string_view suffix, Result<Tensor> tensor) -> Status {
-    if (!tensor.ok()) return std::move(tensor).error();
-    out.parts.push_back({fmt::format("{}.{}", matrix.module, suffix), std::move(tensor).value()});
-    return {};
+    return out.add(matrix, suffix, std::move(tensor));
   };
   TARE_TRY(add("qweight",
                Tensor::make(DType::kI32, {k, m.n / 8}, Buffer::own(interleave(transposed(m.codes, m.n, k), k, m.n)))));

@@ -37,16 +37,6 @@ std::string output_dtype(const json::object& config) {
   return "float32";
 }
 
-struct Parts4 {
-  const MatrixToStore& matrix;
-  StoredMatrix out;
-  Status add(std::string_view suffix, Result<Tensor> tensor) {
-    if (!tensor.ok()) return std::move(tensor).error();
-    out.parts.push_back({fmt::format("{}.{}", matrix.module, suffix), std::move(tensor).value()});
-    return {};
-  }
-};
-
 // Whether the numbers of a grid lie one after the other over the flattened matrix.
 bool whole(const Grid& grid, const QuantizedFields& f) {
   return grid.origin_n == 0 && grid.origin_k == 0 && grid.stride == ceil_div(f.k, grid.tile_k);
@@ -70,14 +60,14 @@ Result<StoredMatrix> store_four_bit(const MatrixToStore& matrix, Losses& losses)
       !whole(*f.a, f) || f.code_stride != f.k / 2 || f.code_bit_offset != 0) {
     return losses.refuse(where, describe(matrix.weight->spec()));
   }
-  Parts4 p{.matrix = matrix};
+  StoredMatrix out;
   std::vector<uint8_t> codes(static_cast<size_t>(f.n * f.k / 2));
   for (size_t i = 0; i < codes.size(); ++i) {
     const auto byte = static_cast<uint8_t>(f.codes.data()[i]);
     codes[i] = static_cast<uint8_t>(byte >> 4 | byte << 4);  // the first of two codes stands in the high nibble
   }
-  TARE_TRY(p.add("weight", Tensor::make(DType::kU8, {f.n * f.k / 2, 1}, Buffer::own(std::move(codes)))));
-  TARE_TRY(p.add("weight.quant_map", Tensor::make(DType::kF32, {16}, Buffer::own(f.lut))));
+  TARE_TRY(out.add(matrix, "weight", Tensor::make(DType::kU8, {f.n * f.k / 2, 1}, Buffer::own(std::move(codes)))));
+  TARE_TRY(out.add(matrix, "weight.quant_map", Tensor::make(DType::kF32, {16}, Buffer::own(f.lut))));
   const int64_t blocks = f.n * (f.k / block);
   std::string state = fmt::format(R"({{"quant_type": "{}", "blocksize": {}, "dtype": "{}", "shape": [{}, {}])", type,
                                   block, output_dtype(*matrix.config), f.n, f.k);
@@ -89,24 +79,24 @@ Result<StoredMatrix> store_four_bit(const MatrixToStore& matrix, Losses& losses)
         outer != ceil_div(blocks, share)) {
       return losses.refuse(where, "outer scales over other blocks than runs of the matrix");
     }
-    TARE_TRY(
-        p.add("weight.absmax", Tensor::make(DType::kU8, {blocks}, f.a->values.slice(0, static_cast<size_t>(blocks)))));
-    TARE_TRY(p.add("weight.nested_absmax",
-                   Tensor::make(DType::kF32, {outer}, f.A->values.slice(0, static_cast<size_t>(outer) * 4))));
-    TARE_TRY(p.add("weight.nested_quant_map", Tensor::make(DType::kF32, {256}, Buffer::own(*f.scale_lut))));
+    TARE_TRY(out.add(matrix, "weight.absmax",
+                     Tensor::make(DType::kU8, {blocks}, f.a->values.slice(0, static_cast<size_t>(blocks)))));
+    TARE_TRY(out.add(matrix, "weight.nested_absmax",
+                     Tensor::make(DType::kF32, {outer}, f.A->values.slice(0, static_cast<size_t>(outer) * 4))));
+    TARE_TRY(out.add(matrix, "weight.nested_quant_map", Tensor::make(DType::kF32, {256}, Buffer::own(*f.scale_lut))));
     state += fmt::format(R"(, "nested_blocksize": {}, "nested_dtype": "float32", "nested_offset": {})", share,
                          static_cast<double>(f.nested_offset));
   } else {
     std::vector<float> absmax(static_cast<size_t>(blocks));
     for (size_t i = 0; i < absmax.size(); ++i) absmax[i] = f.a->value(static_cast<int64_t>(i));
-    TARE_TRY(p.add("weight.absmax", Tensor::make(DType::kF32, {blocks}, Buffer::own(std::move(absmax)))));
+    TARE_TRY(out.add(matrix, "weight.absmax", Tensor::make(DType::kF32, {blocks}, Buffer::own(std::move(absmax)))));
   }
   state += "}";
   const auto length = static_cast<int64_t>(state.size());
-  TARE_TRY(p.add("weight.quant_state.bitsandbytes__" + type,
-                 Tensor::make(DType::kU8, {length}, Buffer::own(std::vector<char>(state.begin(), state.end())))));
-  p.out.scheme = {{"type", type}, {"nested", nested}, {"threshold", 6.0}};
-  return std::move(p.out);
+  TARE_TRY(out.add(matrix, "weight.quant_state.bitsandbytes__" + type,
+                   Tensor::make(DType::kU8, {length}, Buffer::own(std::vector<char>(state.begin(), state.end())))));
+  out.scheme = {{"type", type}, {"nested", nested}, {"threshold", 6.0}};
+  return out;
 }
 
 // LLM.int8: w = c * SCB / 127.
@@ -122,12 +112,14 @@ Result<StoredMatrix> store_eight_bit(const MatrixToStore& matrix, Losses& losses
   if (a.type != tensor::ActivationType::kS8 || !a.dynamic || a.granularity != tensor::ActivationGranularity::kToken) {
     TARE_TRY(losses.lose(where, fmt::format("inputs {}: LLM.int8 has s8 a token", describe(a))));
   }
-  Parts4 p{.matrix = matrix};
-  TARE_TRY(p.add("weight", Tensor::make(DType::kI8, {f.n, f.k}, f.codes.slice(0, static_cast<size_t>(f.n * f.k)))));
-  TARE_TRY(p.add("SCB", Tensor::make(DType::kF32, {f.n}, f.a->values.slice(0, static_cast<size_t>(f.n) * 4))));
-  TARE_TRY(p.add("weight_format", Tensor::make(DType::kU8, {}, Buffer::own(std::vector<uint8_t>{0}))));
-  p.out.scheme = {{"type", "int8"}, {"nested", false}, {"threshold", a.outlier_threshold}};
-  return std::move(p.out);
+  StoredMatrix out;
+  TARE_TRY(out.add(matrix, "weight",
+                   Tensor::make(DType::kI8, {f.n, f.k}, f.codes.slice(0, static_cast<size_t>(f.n * f.k)))));
+  TARE_TRY(
+      out.add(matrix, "SCB", Tensor::make(DType::kF32, {f.n}, f.a->values.slice(0, static_cast<size_t>(f.n) * 4))));
+  TARE_TRY(out.add(matrix, "weight_format", Tensor::make(DType::kU8, {}, Buffer::own(std::vector<uint8_t>{0}))));
+  out.scheme = {{"type", "int8"}, {"nested", false}, {"threshold", a.outlier_threshold}};
+  return out;
 }
 
 Result<StoredMatrix> store(const MatrixToStore& matrix, Losses& losses) {
@@ -138,15 +130,7 @@ Result<StoredMatrix> store(const MatrixToStore& matrix, Losses& losses) {
 
 Result<json::object> configuration(const std::vector<WrittenModule>& modules, const std::vector<std::string>& dense,
                                    const WriteRequest& request) {
-  const json::object& first = modules.front().scheme;
-  for (const WrittenModule& module : modules) {
-    if (module.scheme == first) continue;
-    return unsupported("bitsandbytes has one form for the whole file",
-                       {.where = module.module + ".weight",
-                        .expected = boost::json::serialize(first) + " as in " + modules.front().module,
-                        .found = boost::json::serialize(module.scheme),
-                        .hint = "write it as tare"});
-  }
+  TARE_ASSIGN(const json::object first, only_scheme(modules, "bitsandbytes", "write it as tare"));
   json::array skipped;
   for (const std::string& name : dense) {
     if (!is_embedding(name)) skipped.emplace_back(name);

@@ -79,11 +79,7 @@ class Store {
   const ActivationSpec& activation() const { return matrix_.activation; }
   bool weight_only() const { return activation().type == ActivationType::kNone; }
 
-  Status add(std::string_view suffix, Result<Tensor> tensor) {
-    if (!tensor.ok()) return std::move(tensor).error();
-    out_.parts.push_back({fmt::format("{}.{}", matrix_.module, suffix), std::move(tensor).value()});
-    return {};
-  }
+  Status add(std::string_view suffix, Result<Tensor> tensor) { return out_.add(matrix_, suffix, std::move(tensor)); }
 
   // One number, in the type of the model where that holds it exactly, as other writers store it.
   Status add_scalar(std::string_view suffix, float value) {

@@ -73,9 +73,7 @@ Result<StoredMatrix> store(const MatrixToStore& matrix, Losses& losses) {
   }
   StoredMatrix out;
   const auto add = [&](std::string_view suffix, Result<Tensor> tensor) -> Status {
-    if (!tensor.ok()) return std::move(tensor).error();
-    out.parts.push_back({fmt::format("{}.{}", matrix.module, suffix), std::move(tensor).value()});
-    return {};
+    return out.add(matrix, suffix, std::move(tensor));
   };
   TARE_TRY(add("weight", Tensor::make(DType::kF8E4M3, {f.n, f.k}, f.codes.slice(0, static_cast<size_t>(f.n * f.k)))));
   const tensor::Shape shape = form.layout == "tensor" ? tensor::Shape{}
@@ -107,15 +105,7 @@ Result<StoredMatrix> store(const MatrixToStore& matrix, Losses& losses) {
 
 Result<json::object> configuration(const std::vector<WrittenModule>& modules, const std::vector<std::string>& dense,
                                    const WriteRequest&) {
-  const json::object& first = modules.front().scheme;
-  for (const WrittenModule& module : modules) {
-    if (module.scheme == first) continue;
-    return unsupported("fp8 has one form for the whole file",
-                       {.where = module.module + ".weight",
-                        .expected = boost::json::serialize(first) + " as in " + modules.front().module,
-                        .found = boost::json::serialize(module.scheme),
-                        .hint = "write it as compressed-tensors or tare"});
-  }
+  TARE_ASSIGN(const json::object first, only_scheme(modules, "fp8", "write it as compressed-tensors or tare"));
   json::array skipped;
   bool head = false;
   for (const WrittenModule& module : modules) head = head || module.module == "lm_head";

@@ -98,9 +98,7 @@ Result<StoredMatrix> store(const MatrixToStore& matrix, Losses& losses, Layout l
   }
   StoredMatrix out;
   const auto add = [&](std::string_view suffix, Result<Tensor> tensor) -> Status {
-    if (!tensor.ok()) return std::move(tensor).error();
-    out.parts.push_back({fmt::format("{}.{}", matrix.module, suffix), std::move(tensor).value()});
-    return {};
+    return out.add(matrix, suffix, std::move(tensor));
   };
   TARE_TRY(add("g_idx", Tensor::make(DType::kI32, {m.k}, Buffer::own(std::move(order)))));
   TARE_TRY(add("scales", Tensor::make(DType::kF16, {m.groups, m.n}, Buffer::own(transposed(scales, m.n, m.groups)))));

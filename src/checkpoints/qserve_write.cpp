@@ -47,11 +47,7 @@ class Store {
   }
 
  private:
-  Status add(std::string_view suffix, Result<Tensor> tensor) {
-    if (!tensor.ok()) return std::move(tensor).error();
-    out_.parts.push_back({fmt::format("{}.{}", matrix_.module, suffix), std::move(tensor).value()});
-    return {};
-  }
+  Status add(std::string_view suffix, Result<Tensor> tensor) { return out_.add(matrix_, suffix, std::move(tensor)); }
 
   Status add_halves(std::string_view suffix, const std::vector<float>& values) {
     AffineMatrix m{.n = f_.n, .k = f_.k, .groups = 1, .scales = values};

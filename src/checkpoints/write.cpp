@@ -129,6 +129,25 @@ Status lose_activation(const MatrixToStore& matrix, Losses& losses) {
   return losses.lose(matrix.name(), fmt::format("inputs quantized as {}: left out", describe(matrix.activation)));
 }
 
+Status StoredMatrix::add(const MatrixToStore& matrix, std::string_view suffix, Result<tensor::Tensor> tensor) {
+  if (!tensor.ok()) return std::move(tensor).error();
+  parts.push_back({fmt::format("{}.{}", matrix.module, suffix), std::move(tensor).value()});
+  return {};
+}
+
+Result<json::object> only_scheme(const std::vector<WrittenModule>& modules, std::string_view format, std::string hint) {
+  const json::object& first = modules.front().scheme;
+  for (const WrittenModule& module : modules) {
+    if (module.scheme == first) continue;
+    return unsupported(fmt::format("{} has one form for the whole file", format),
+                       {.where = module.module + ".weight",
+                        .expected = boost::json::serialize(first) + " as in " + modules.front().module,
+                        .found = boost::json::serialize(module.scheme),
+                        .hint = std::move(hint)});
+  }
+  return first;
+}
+
 Result<StoredMatrix> store_dense(const MatrixToStore& matrix, const std::string& why, Losses& losses) {
   DType dtype = DType::kF32;
   for (const char* key : {"dtype", "torch_dtype"}) {

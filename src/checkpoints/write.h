@@ -30,10 +30,15 @@ struct WrittenModule {
   json::object scheme;  // what `store` returned: the format's own description
 };
 
+struct MatrixToStore;
+
 struct StoredMatrix {
   std::vector<StoredPart> parts;
   json::object scheme;
   bool dense = false;  // the format keeps this matrix unquantized
+
+  /// One more tensor of the matrix, "<module>.<suffix>". Errors: those of making the tensor.
+  Status add(const MatrixToStore& matrix, std::string_view suffix, Result<tensor::Tensor> tensor);
 };
 
 /// A quantized matrix on its way into a file.
@@ -95,6 +100,9 @@ struct WriteReport {
 /// A matrix that the format cannot hold quantized, decoded to the model's own 16-bit type (or to F32): a loss of size,
 /// and of digits where 16 bits round. `why` for the message.
 Result<StoredMatrix> store_dense(const MatrixToStore& matrix, const std::string& why, Losses& losses);
+/// What every module says of itself, for formats that have one form for the whole file. Errors: modules that differ;
+/// `hint` names a format that holds both.
+Result<json::object> only_scheme(const std::vector<WrittenModule>& modules, std::string_view format, std::string hint);
 /// For formats of weights only: quantized inputs are a loss.
 Status lose_activation(const MatrixToStore& matrix, Losses& losses);
 /// True for an embedding table: most formats keep it dense.
