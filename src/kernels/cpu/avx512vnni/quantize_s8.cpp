@@ -2,6 +2,8 @@
 
 #include <immintrin.h>
 
+#include "kernels/cpu/row_scale.h"
+
 namespace tare::kernels {
 namespace {
 
@@ -40,21 +42,14 @@ void quantize(const float* x, int64_t k, int8_t* codes, float* scale, int32_t* s
     largest = _mm512_max_epi32(largest, _mm512_and_si512(bits, magnitude));
   }
   const int32_t top = _mm512_reduce_max_epi32(largest);
-  if (top >= 0x7f800000) {
-    for (int64_t i = 0; i < k; ++i) codes[i] = 0;
-    *scale = __builtin_nanf("");
+  const RowScale s = row_scale(top);
+  *scale = s.value;
+  if (!s.finite) {
     *sum = 0;
+    for (int64_t i = 0; i < k; ++i) codes[i] = 0;
     return;
   }
-  float amax;
-  __builtin_memcpy(&amax, &top, 4);
-  float s = amax / 127.0f;
-  if (s < 0x1p-126f) s = 0x1p-126f;
-  int32_t bits;
-  __builtin_memcpy(&bits, &s, 4);
-  const bool fused = s >= kLeastFusedScale && s < 0x1p117f && (bits & 0x7fffff) != 0x7fffff;
-  *sum = fused ? codes_of<true>(x, k, s, codes) : codes_of<false>(x, k, s, codes);
-  *scale = s;
+  *sum = s.fused ? codes_of<true>(x, k, s.value, codes) : codes_of<false>(x, k, s.value, codes);
 }
 
 }  // namespace
