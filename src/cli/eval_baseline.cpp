@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/eval_flags.h"
 #include "cli/model_flags.h"
+#include "plugin/plugins.h"
 #include "quantize/baselines/baseline.h"
 
 namespace tare::cli {
@@ -37,8 +38,7 @@ Status eval_baseline(Context& context, Flags& flags) {
   TARE_ASSIGN(const quantize::CalibrationData data,
               quantize::calibration_windows(encoded.ids, flags.samples, flags.sequence_length));
 
-  const kernels::LinearRegistry kernels =
-      kernels::available_linear_kernels(kernels::builtin_linear_kernels(), context.capabilities(), context.pool());
+  const kernels::LinearRegistry& kernels = context.registries().linear;
   quantize::Products products(kernels, context.capabilities(), context.pool());
   TARE_ASSIGN(const quantize::Baseline baseline,
               quantize::make_baseline(flags.method, source, arch, data, {}, products));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/size_text.h"
+#include "eval/markup.h"
 
 namespace tare::eval {
 
@@ -22,29 +23,6 @@ table{border-collapse:collapse;width:100%}td,th{padding:.2rem .6rem;border-botto
 td:first-child,th:first-child{text-align:left}.ok{color:var(--ok)}.bad{color:var(--bad)}.muted{color:var(--muted)}
 svg text{font:11px system-ui,sans-serif;fill:var(--muted)}details{margin:1rem 0}
 )";
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 std::string text_of(const json::object& object, std::string_view key) {
   const json::value* value = object.if_contains(key);
@@ -91,12 +69,12 @@ class Plot {
   }
   void circle(double x, double value, double radius, std::string_view paint, std::string_view title) {
     svg_ += fmt::format("<circle cx='{:.1f}' cy='{:.1f}' r='{:.1f}' {}><title>{}</title></circle>", x, y(value), radius,
-                        paint, escaped(title));
+                        paint, escape_markup(title));
   }
   void bar(double x, double width, double value, std::string_view title) {
     svg_ += fmt::format(
         "<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' fill='var(--a)'><title>{}</title></rect>",
-        x - width / 2, y(value), width, std::max(0.0, height_ - kBottom - y(value)), escaped(title));
+        x - width / 2, y(value), width, std::max(0.0, height_ - kBottom - y(value)), escape_markup(title));
   }
   std::string finish(std::string_view axis) {
     return svg_ + fmt::format("<text x='{}' y='{}'>{}</text></svg>", kLeft, height_ - 4, axis);
@@ -184,7 +162,7 @@ std::string gate_part(const json::object& document) {
   const json::value* reasons = gate.if_contains("reasons");
   if (reasons && reasons->is_array()) {
     for (const json::value& reason : reasons->get_array()) {
-      if (reason.is_string()) out += "<p class=\"bad\">" + escaped(reason.get_string()) + "</p>";
+      if (reason.is_string()) out += "<p class=\"bad\">" + escape_markup(reason.get_string()) + "</p>";
     }
   }
   return out + window_plot(gate);
@@ -194,31 +172,31 @@ std::string gate_part(const json::object& document) {
 
 std::string quantize_report_html(const json::object& document) {
   const std::vector<const json::object*> layers = objects_of(document, "layers");
-  const std::string title = escaped(fmt::format("{} {}", text_of(document, "out"), text_of(document, "scheme")));
+  const std::string title = escape_markup(fmt::format("{} {}", text_of(document, "out"), text_of(document, "scheme")));
   std::string html = fmt::format(
       "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">"
       "<title>{}</title><style>{}</style><h1>{}</h1>",
       title, kStyle, title);
   html += fmt::format(
       "<p>{} bits per weight, {}, format {}. {:.0f} s, peak memory {}.</p>", shown(document, "bpw", "{:.3f}"),
-      size_text(static_cast<uint64_t>(number_of(document, "bytes", 0))), escaped(text_of(document, "format")),
+      size_text(static_cast<uint64_t>(number_of(document, "bytes", 0))), escape_markup(text_of(document, "format")),
       number_of(document, "seconds", 0), size_text(static_cast<uint64_t>(number_of(document, "peak_rss_bytes", 0))));
   html += gate_part(document);
   if (!layers.empty()) {
     html += fmt::format(
         "<h2>Error of each matrix</h2><p class=\"muted\">Relative squared {} error; filled: this result, open: "
         "round-to-nearest on the same grid.</p>",
-        escaped(text_of(document, "error_kind")));
+        escape_markup(text_of(document, "error_kind")));
     html += error_plot(layers);
     html +=
         "<details><summary>All matrices</summary><table><tr><th>matrix</th><th>scheme</th><th>bits per weight</th>"
         "<th>error</th><th>round-to-nearest</th><th>tokens</th><th>status</th></tr>";
     for (const json::object* layer : layers) {
       html += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-                          escaped(text_of(*layer, "name")), escaped(text_of(*layer, "scheme")),
+                          escape_markup(text_of(*layer, "name")), escape_markup(text_of(*layer, "scheme")),
                           shown(*layer, "bpw", "{:.3f}"), shown(*layer, "error", "{:.3e}"),
-                          shown(*layer, "error_rtn", "{:.3e}"), escaped(text_of(*layer, "tokens")),
-                          escaped(text_of(*layer, "status")));
+                          shown(*layer, "error_rtn", "{:.3e}"), escape_markup(text_of(*layer, "tokens")),
+                          escape_markup(text_of(*layer, "status")));
     }
     html += "</table></details>";
   }
@@ -226,7 +204,7 @@ std::string quantize_report_html(const json::object& document) {
   if (notes && notes->is_array() && !notes->get_array().empty()) {
     html += "<h2>What was decided or substituted</h2><ul>";
     for (const json::value& note : notes->get_array()) {
-      if (note.is_string()) html += "<li>" + escaped(note.get_string()) + "</li>";
+      if (note.is_string()) html += "<li>" + escape_markup(note.get_string()) + "</li>";
     }
     html += "</ul>";
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/checked.h"
+#include "eval/markup.h"
 
 namespace tare::eval {
 
@@ -118,8 +119,7 @@ Result<WeightHistogram> weight_histogram(const tensor::Weight& weight) {
 
 std::string histogram_svg(const std::string& name, const WeightHistogram& h) {
   constexpr int kLeft = 60, kTop = 60, kWidth = 605, kHeight = 240;
-  std::string title;
-  for (const char c : name) title += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
+  const std::string title = escape_markup(name);
   const int total = kTop + kHeight + 70 + 18 * static_cast<int>(h.bounds.size() + 2);
   std::string out = fmt::format(
       R"svg(<svg xmlns="http://www.w3.org/2000/svg" width="720" height="{}" font-family="sans-serif" font-size="12">)svg"
