@@ -184,6 +184,7 @@ class Store {
       TARE_TRY(add("weight", Tensor::make(DType::kI8, {m.n, k}, Buffer::own(std::move(codes)))));
       if (!zeros.empty()) {
         std::vector<int8_t> narrow;
+        narrow.reserve(zeros.size());
         for (const int32_t z : zeros) narrow.push_back(static_cast<int8_t>(z - half));
         TARE_TRY(add("weight_zero_point", Tensor::make(DType::kI8, scale_shape, Buffer::own(std::move(narrow)))));
       }

@@ -46,13 +46,11 @@ Result<StoredMatrix> store(const MatrixToStore& matrix, Losses& losses) {
   const bool grouped = matrix.activation.type == ActivationType::kE4M3 &&
                        matrix.activation.granularity == tensor::ActivationGranularity::kTokenGroup &&
                        matrix.activation.group_size == scales.tile_k && scales.tile_n > 1;
-  if (grouped) {
-    form = {.layout = "block", .divides = form.divides, .block_rows = scales.tile_n, .block_columns = scales.tile_k};
-  } else if (whole_row && scales.tile_n >= f.n) {
+  if (!grouped && whole_row && scales.tile_n >= f.n) {
     form.layout = "tensor";
   } else if (whole_row && scales.tile_n == 1) {
     form.layout = "row";
-  } else if (scales.tile_n > 1 && scales.tile_k > 1) {
+  } else if (grouped || (scales.tile_n > 1 && scales.tile_k > 1)) {
     form = {.layout = "block", .divides = form.divides, .block_rows = scales.tile_n, .block_columns = scales.tile_k};
   } else {
     return losses.refuse(where, describe(matrix.weight->spec()));

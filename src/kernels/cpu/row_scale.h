@@ -17,7 +17,7 @@ struct RowScale {
 };
 
 // top: bits of the largest |x| of the row.
-RowScale row_scale(int32_t top) {
+inline RowScale row_scale(int32_t top) {
   if (top >= 0x7f800000) return {.value = __builtin_nanf(""), .finite = false};
   float amax;
   __builtin_memcpy(&amax, &top, 4);
