@@ -58,7 +58,13 @@ Result<StoredMatrix> store_four_bit(const MatrixToStore& matrix, Losses& losses)
   if (!f.a || (!nested && !plain) || f.b || f.group_of_k || !std::holds_alternative<std::monostate>(f.z) ||
       f.a->tile_n != 1 || block < 32 || block > 4096 || (block & (block - 1)) != 0 || f.k % block != 0 ||
       !whole(*f.a, f) || f.code_stride != f.k / 2 || f.code_bit_offset != 0) {
-    return losses.refuse(where, describe(matrix.weight->spec()));
+    const std::string form = describe(matrix.weight->spec());
+    if (block > 0 && f.k % block != 0) {
+      return losses.refuse(where, fmt::format("{} over {} columns: its blocks do not end with a row (a smaller group "
+                                              "size may; tare takes any)",
+                                              form, f.k));
+    }
+    return losses.refuse(where, form);
   }
   StoredMatrix out;
   std::vector<uint8_t> codes(static_cast<size_t>(f.n * f.k / 2));
@@ -78,6 +84,12 @@ Result<StoredMatrix> store_four_bit(const MatrixToStore& matrix, Losses& losses)
     if (!whole(*f.A, f) || f.A->type != GridType::kF32 || (f.A->tile_n > 1 && f.A->tile_k < f.k) ||
         outer != ceil_div(blocks, share)) {
       return losses.refuse(where, "outer scales over other blocks than runs of the matrix");
+    }
+    if ((share & (share - 1)) != 0) {
+      return losses.refuse(where,
+                           fmt::format("8-bit scales in runs of {} blocks, since rows of {} columns hold no power "
+                                       "of two of them (take single scales, or tare)",
+                                       share, f.k));
     }
     TARE_TRY(out.add(matrix, "weight.absmax",
                      Tensor::make(DType::kU8, {blocks}, f.a->values.slice(0, static_cast<size_t>(blocks)))));

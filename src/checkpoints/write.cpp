@@ -16,6 +16,7 @@
 #include "checkpoints/fp8.h"
 #include "checkpoints/gguf.h"
 #include "checkpoints/gptq.h"
+#include "checkpoints/hqq.h"
 #include "checkpoints/qserve.h"
 #include "checkpoints/registry.h"
 #include "checkpoints/source.h"
@@ -88,8 +89,12 @@ bool is_weight_file(std::string_view name) {
 
 const std::vector<CheckpointWriter>& writers() {
   static const std::vector<CheckpointWriter> table = {
-      tare_writer(), compressed_tensors_writer(), gptq_writer(),   gptq_v2_writer(), gptq_planar_writer(), awq_writer(),
-      fp8_writer(),  bitsandbytes_writer(),       qserve_writer(), gguf_writer(),    safetensors_writer(),
+      tare_writer(),        compressed_tensors_writer(),
+      gptq_writer(),        gptq_v2_writer(),
+      gptq_planar_writer(), awq_writer(),
+      fp8_writer(),         bitsandbytes_writer(),
+      hqq_writer(),         qserve_writer(),
+      gguf_writer(),        safetensors_writer(),
   };
   return table;
 }

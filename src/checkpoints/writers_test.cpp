@@ -46,6 +46,7 @@ const Rewrite kRewrites[] = {
     {"bnb-int8", "bitsandbytes"},
     {"bnb-nf4", "bitsandbytes"},
     {"bnb-nf4-dq", "bitsandbytes"},
+    {"hqq-4bit-g64", "hqq"},
     {"ct-fp8-block", "compressed-tensors"},
     {"ct-fp8-dynamic-T2", "compressed-tensors"},
     {"ct-fp8-kv", "compressed-tensors"},
