@@ -8,6 +8,7 @@
 #include "base/sha256.h"
 #include "checkpoints/text_assets.h"
 #include "cli/eval_flags.h"
+#include "quantize/default_text.h"
 #include "text/chat_template.h"
 
 namespace tare::cli {
@@ -120,7 +121,18 @@ Result<CalibrationInput> read_calibration(const std::string& model, const std::s
   }
   CalibrationInput out;
   Sequences sequences;
-  if (file.ends_with(".json")) {
+  if (file.empty()) {
+    TARE_ASSIGN(const text::Tokenizer tokenizer, checkpoints::load_tokenizer(model));
+    TARE_ASSIGN(const std::vector<int32_t> ids,
+                encode(tokenizer, std::string(quantize::default_calibration_text()), false));
+    TARE_ASSIGN(quantize::CalibrationData cut, quantize::calibration_windows(ids, samples, length));
+    sequences = std::move(cut.sequences);
+    out.notes.push_back(fmt::format(
+        "calibration: no --calibration, so the built-in English text was used ({} windows of {} tokens{})",
+        sequences.size(), length,
+        static_cast<int64_t>(sequences.size()) < samples ? fmt::format(", it has no more of {} asked for", samples)
+                                                         : ""));
+  } else if (file.ends_with(".json")) {
     TARE_ASSIGN(sequences, read_ids(file, samples, length));
   } else if (file.ends_with(".jsonl")) {
     TARE_ASSIGN(sequences, read_conversations(model, file, samples, length, out));
@@ -141,7 +153,7 @@ Result<CalibrationInput> read_calibration(const std::string& model, const std::s
   if (out.data.tokens == 0) return invalid_input("calibration data holds no tokens", {.where = file});
   out.data.sequences = std::move(sequences);
   out.sha256 = hash.hex();
-  out.record["file"] = file;
+  out.record["file"] = file.empty() ? "built in" : file;
   out.record["sequences"] = out.data.sequences.size();
   out.record["sequence_length"] = length;
   out.record["tokens"] = out.data.tokens;

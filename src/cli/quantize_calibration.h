@@ -23,6 +23,7 @@ struct CalibrationInput {
 ///   *.jsonl            one conversation a line, {"messages": [...]} or {"text": "..."}; the chat template is applied
 ///                      once, a conversation is one sequence, cut at `length` tokens; nothing is padded
 ///   anything else      text, cut into windows
+///   empty              the built-in text, and a note says so
 /// At most `samples` sequences. Errors: no tokens; a line that is no conversation (named); no chat template.
 Result<CalibrationInput> read_calibration(const std::string& model, const std::string& file, int64_t samples,
                                           int64_t length);
