@@ -99,5 +99,73 @@ TEST(CliQuantize, RefusesBeforeItWrites) {
   EXPECT_TRUE(fs::is_empty(folder)) << "something was left behind";
 }
 
+// Every form goes into the format of the tool that invented it, is judged, named in the manifest, and runs.
+TEST(CliQuantize, FormsHaveFormatsOfTheirOwn) {
+  TARE_NEEDS_FIXTURE(model, "models/T1");
+  const std::string folder = testing::scratch_directory("quantize_forms");
+  const struct {
+    const char* method;
+    const char* format;
+    const char* quant_method;
+    const char* scheme;
+  } rows[] = {
+      {"nf4", "bitsandbytes", "bitsandbytes", "nf4 g64"},
+      {"nf4-dq", "bitsandbytes", "bitsandbytes", "nf4 g64 scales in 8 bits"},
+      {"fp4", "bitsandbytes", "bitsandbytes", "fp4 g64"},
+      {"llm-int8", "bitsandbytes", "bitsandbytes", "s8 per channel, s8 dynamic per token, outliers from 6 on apart"},
+      {"fp8", "compressed-tensors", "compressed-tensors", "e4m3 per channel, e4m3 dynamic per token"},
+      {"fp8-tensor", "fp8", "fp8", "e4m3 per tensor, e4m3 dynamic per token"},
+      {"fp8-static", "fp8", "fp8", "e4m3 per tensor, e4m3 static per tensor"},
+      {"fp8-block", "fp8", "fp8", "e4m3 block 128x128, e4m3 dynamic per token and 128 channels"},
+      {"hqq", "hqq", "hqq", "u4 g64 with float zero"},
+      {"mxfp4", "compressed-tensors", "compressed-tensors", "e2m1 g32 scales 2^e"},
+      {"nvfp4", "compressed-tensors", "compressed-tensors", "e2m1 g16 scales e4m3"},
+  };
+  for (const auto& row : rows) {
+    const std::string out = folder + "/" + row.method;
+    const json::object document =
+        tare_json({"quantize", model, "--method", row.method, "--out", out, "--samples", "2", "--sequence-length", "64",
+                   "--gate", std::string(row.method) == "nf4" ? "kl=10,top1=0,ppl_ratio=100" : "off"});
+    EXPECT_EQ(document.at("format"), row.format) << row.method;
+    const json::object& layer = document.at("layers").as_array().at(0).as_object();
+    EXPECT_EQ(layer.at("scheme"), row.scheme) << row.method;
+    EXPECT_EQ(layer.at("status"), std::string(row.method) == "hqq" ? "hqq" : "rtn") << row.method;
+    EXPECT_EQ(document.at("gate").is_null(), std::string(row.method) != "nf4");
+    const json::value config = *json::parse_file(out + "/config.json");
+    EXPECT_EQ(config.at("quantization_config").at("quant_method"), row.quant_method);
+    EXPECT_EQ(json::parse_file(out + "/tare_manifest.json")->at("method"), row.method);
+    EXPECT_EQ(tare_run({"verify", out}).exit_code, 0) << row.method;
+    const bool told =
+        boost::json::serialize(document.at("substitutions")).find("built-in English text") != std::string::npos;
+    EXPECT_EQ(told, std::string(row.method) == "fp8-static");
+  }
+  const std::string help = tare_run({"quantize", "--help"}).out;
+  for (const auto& row : rows) EXPECT_NE(help.find(row.method), std::string::npos) << row.method;
+}
+
+TEST(CliQuantize, FormsRefuseFormatsThatCannotHoldThem) {
+  TARE_NEEDS_FIXTURE(model, "models/T1");
+  const std::string folder = testing::scratch_directory("quantize_forms_refused");
+  const auto run = [&](std::vector<std::string> flags) {
+    std::vector<std::string> args = {"quantize", model, "--out", folder + "/q", "--gate", "off", "--method"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    return tare_run(args);
+  };
+  for (const auto& [method, format] : {std::pair{"nf4", "gptq"}, {"hqq", "gguf"}, {"nvfp4", "fp8"}, {"fp8", "awq"}}) {
+    const testing::Finished done = run({method, "--format", format});
+    EXPECT_EQ(done.exit_code, 2);
+    EXPECT_NE(done.err.find(std::string(format) + " does not hold what " + method + " makes"), std::string::npos)
+        << done.err;
+  }
+  EXPECT_EQ(run({"nf4", "--bits", "8"}).exit_code, 2);
+  EXPECT_EQ(run({"mxfp4", "--group-size", "64"}).exit_code, 2);
+  EXPECT_TRUE(fs::is_empty(folder));
+  // No data is needed, and that is said.
+  const json::object document = tare_json(
+      {"quantize", model, "--out", folder + "/q", "--gate", "off", "--method", "fp8", "--calibration", "nothing.txt"});
+  EXPECT_NE(boost::json::serialize(document.at("substitutions")).find("fp8 sees no data, so it was not read"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tare

@@ -50,3 +50,15 @@ row qoq-channel --method qoq --group-size -1 "${data[@]}"
 row w8a8 --method w8a8
 row smoothquant --method smoothquant "${few[@]}"
 row smoothquant-static --method smoothquant-static "${few[@]}"
+# Forms without data, and fp8 with one activation scale a matrix. nf4 is to be compared with rtn-g64.
+row llm-int8 --method llm-int8
+row fp8 --method fp8
+row fp8-tensor --method fp8-tensor
+row fp8-static --method fp8-static "${few[@]}"
+row fp8-block --method fp8-block
+row nf4 --method nf4
+row nf4-dq --method nf4-dq --format tare
+row fp4 --method fp4
+row hqq --method hqq
+row mxfp4 --method mxfp4
+row nvfp4 --method nvfp4

@@ -21,6 +21,7 @@
 #include "cli/quantize_gate.h"
 #include "eval/report.h"
 #include "plugin/plugins.h"
+#include "quantize/forms/form.h"
 #include "quantize/pipeline.h"
 
 namespace tare::cli {
@@ -33,7 +34,7 @@ struct Flags {
   std::string model;
   std::string method = "rtn";
   std::string out;
-  std::string format = "tare";
+  std::string format;  // empty: the method's
   quantize::SchemeFlags scheme;
   bool symmetric = false;
   bool asymmetric = false;
@@ -141,6 +142,20 @@ Result<quantize::HeadChoice> head_choice(const Flags& flags, const tensor::Model
   return head;
 }
 
+// The format of the result: what the user says, if the method's weights fit into it, or the method's own first one.
+Status settle_format(const quantize::Recipe& recipe, Flags& flags) {
+  const auto& fitting = recipe.formats;
+  if (flags.format.empty()) flags.format = fitting.empty() ? "tare" : std::string(fitting.front());
+  TARE_ASSIGN([[maybe_unused]] const auto* writer, checkpoints::find_writer(flags.format));
+  const bool fits = fitting.empty() || std::find(fitting.begin(), fitting.end(), flags.format) != fitting.end();
+  if (fits || flags.allow_loss) return {};
+  return unsupported(fmt::format("{} does not hold what {} makes", flags.format, recipe.name),
+                     {.where = "--format",
+                      .expected = fmt::format("{}", fmt::join(fitting, ", ")),
+                      .found = flags.format,
+                      .hint = "--allow-loss writes what it can and lists the rest"});
+}
+
 // An algorithm of a plugin decides matrix by matrix, without data; what it makes is written like any other.
 Status quantize_by_plugin(Context& context, const TareAlgorithm& algorithm, const Flags& flags) {
   if (!flags.scheme.scheme.empty() || !flags.set.empty() || !flags.ignore.empty()) {
@@ -205,16 +220,17 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
   const auto started = std::chrono::steady_clock::now();
   quantize::PipelineOptions options;
   if (const TareAlgorithm* algorithm = plugin::find_algorithm(context.registries(), flags.method)) {
+    if (flags.format.empty()) flags.format = "tare";
     return quantize_by_plugin(context, *algorithm, flags);
   }
   TARE_ASSIGN(options.recipe, quantize::find_recipe(flags.method));
+  TARE_TRY(settle_format(*options.recipe, flags));
   if (flags.symmetric || flags.asymmetric) flags.scheme.symmetric = flags.symmetric;
   TARE_ASSIGN(options.scheme, quantize::resolve_scheme(*options.recipe, flags.scheme, &options.widths));
   for (const std::string& text : flags.set) {
     TARE_ASSIGN(quantize::SchemeException exception, quantize::parse_exception(text));
     options.exceptions.push_back(std::move(exception));
   }
-  TARE_ASSIGN([[maybe_unused]] const auto* writer, checkpoints::find_writer(flags.format));
   options.ignore = flags.ignore;
   options.dequantize_first = flags.dequantize_first;
   options.budget = &context.memory();
@@ -225,7 +241,9 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
   std::vector<std::string> substitutions = source->notes;
   substitutions.insert(substitutions.end(), arch.notes.begin(), arch.notes.end());
   // Others load a compressed-tensors scale in the type of the model, so it is made in that type.
-  if (flags.format == "compressed-tensors" && flags.scheme.scale_dtype.empty() && options.scheme.grid.bits < 8) {
+  const quantize::Form* form = options.scheme.grid.form;
+  if (flags.format == "compressed-tensors" && flags.scheme.scale_dtype.empty() && options.scheme.grid.bits < 8 &&
+      (!form || form->typed_scales)) {
     for (const char* key : {"torch_dtype", "dtype"}) {
       const json::value* dtype = json::find(source->config, key);
       if (dtype && dtype->is_string() && dtype->get_string() == "bfloat16") {
@@ -237,15 +255,13 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
   options.caps = context.capabilities();
   CalibrationInput calibration;
   if (options.recipe->calibrated) {
-    if (flags.calibration.empty()) {
-      return invalid_input(
-          "method needs calibration data",
-          {.where = "--calibration", .expected = "a file with text, conversations or token ids", .found = "nothing"});
-    }
     TARE_ASSIGN(calibration, read_calibration(flags.model, flags.calibration, flags.samples, flags.sequence_length));
     options.calibration = calibration.data;
     substitutions.insert(substitutions.end(), calibration.notes.begin(), calibration.notes.end());
     options.kernels = context.registries().linear;
+  } else if (!flags.calibration.empty()) {
+    substitutions.push_back(
+        fmt::format("--calibration {}: {} sees no data, so it was not read", flags.calibration, options.recipe->name));
   }
   TARE_ASSIGN(const std::optional<GatePlan> gate,
               plan_gate(flags.gate, flags.model, arch.max_positions, options.widths.weight));
@@ -421,22 +437,28 @@ Status run(Context& context, Flags& flags) {
 
 void declare(CLI::App& app, Flags& f) {
   app.add_option("MODEL", f.model, "Hugging Face directory, .gguf or .safetensors file")->required();
-  app.add_option("--method", f.method, "recipe (see `tare methods`)")->capture_default_str();
+  std::vector<std::string_view> methods;
+  for (const quantize::Recipe& recipe : quantize::recipes()) methods.push_back(recipe.name);
+  app.add_option("--method", f.method, fmt::format("{} (see `tare methods`)", fmt::join(methods, ", ")))
+      ->capture_default_str();
   app.add_option("--out", f.out, "folder of the result; must not exist yet")->required();
-  app.add_option("--format", f.format, "checkpoint format of the result")->capture_default_str();
+  app.add_option("--format", f.format, "checkpoint format of the result (default: the method's, tare for most)");
   app.add_option("--scheme", f.scheme.scheme, "widths, as W4A8KV4 (default: the method's)");
   app.add_option("--bits", f.scheme.bits, "weight width, 2..8");
   app.add_option("--group-size", f.scheme.group_size, "inputs that share a scale, -1 for a whole row");
   auto* symmetric = app.add_flag("--symmetric", f.symmetric, "zero point fixed");
   app.add_flag("--asymmetric", f.asymmetric, "a zero point a group")->excludes(symmetric);
-  app.add_option("--grid", f.scheme.grid, "integer, minimum, progressive or qoq-channel (default: by scheme)");
+  app.add_option("--grid", f.scheme.grid,
+                 "integer, minimum, progressive, qoq-channel, or a form: nf4, fp8, mxfp4, ... (default: by scheme)");
   app.add_option("--scale-rule", f.scheme.scale_rule,
                  "absmax: absmax/(2^(b-1)-1), the default; compressed-tensors: absmax/((2^b-1)/2)");
   app.add_option("--scale-dtype", f.scheme.scale_dtype, "float16, bfloat16 or float32 (default: by scheme)");
   app.add_option("--head", f.head, "embedding and head: source, bfloat16, float16, float32, int8, int8-a8")
       ->capture_default_str();
-  app.add_option("--calibration", f.calibration,
-                 "what calibrated methods run the model on: text, conversations (.jsonl) or token ids (.json)")
+  app.add_option(
+         "--calibration", f.calibration,
+         "what calibrated methods run the model on: text, conversations (.jsonl) or token ids (.json); default: "
+         "built in, English prose")
       ->type_name("FILE");
   app.add_option("--samples", f.samples, "windows of calibration data, the first ones")->capture_default_str();
   app.add_option("--sequence-length", f.sequence_length, "tokens of a window")->capture_default_str();

@@ -168,6 +168,14 @@ Result<model::BoundLayer> bind_block(const Block& block, const Products& product
 }
 
 Status round_matrix(const BlockMatrix& matrix, const float* w, float* out, ThreadPool& pool) {
+  if (matrix.scheme.grid.kind == GridKind::kForm) {
+    TARE_ASSIGN(const tensor::QuantizedTensor made,
+                round_to_nearest(matrix.scheme.grid, w, matrix.n, matrix.k, "tare", pool, matrix.clip));
+    pool.parallel_for(matrix.n, 16, [&](int64_t begin, int64_t end) {
+      tensor::dequantize(made, begin, end, out + begin * matrix.k);
+    });
+    return {};
+  }
   TARE_ASSIGN(const ChosenGrid grid, ChosenGrid::choose(matrix.scheme.grid, w, matrix.n, matrix.k, pool, matrix.clip));
   pool.parallel_for(matrix.n, 16, [&](int64_t begin, int64_t end) {
     std::vector<uint8_t> codes(static_cast<size_t>(matrix.k));

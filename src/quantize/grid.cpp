@@ -9,6 +9,8 @@
 #include "numerics/mini_float.h"
 #include "numerics/packing.h"
 #include "numerics/rounding.h"
+#include "quantize/forms/form.h"
+#include "quantize/typed_scale.h"
 
 namespace tare::quantize {
 
@@ -17,29 +19,6 @@ namespace {
 using namespace numerics;
 using tensor::DType;
 using tensor::GridType;
-
-float store(float value, DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return f16_to_f32(static_cast<uint16_t>(Fp16::encode_saturating(value)));
-    case DType::kBF16:
-      return bf16_to_f32(f32_to_bf16(value));
-    default:
-      return value;
-  }
-}
-
-GridType grid_type(DType dtype) {
-  return dtype == DType::kF16 ? GridType::kF16 : dtype == DType::kBF16 ? GridType::kBF16 : GridType::kF32;
-}
-
-Buffer float_buffer(const std::vector<float>& values, DType dtype) {
-  if (dtype == DType::kF32) return Buffer::own(values);
-  std::vector<uint16_t> out;
-  out.reserve(values.size());
-  for (const float v : values) out.push_back(dtype == DType::kF16 ? f32_to_f16(v) : f32_to_bf16(v));
-  return Buffer::own(std::move(out));
-}
 
 // clamp(rne(v), lo, hi) without a library call; |lo|, |hi| far below 2^22. NaN gives lo.
 inline float nearest(float v, float lo, float hi) {
@@ -69,6 +48,8 @@ std::string describe(const GridSpec& spec) {
       return fmt::format("u{} {} progressive p{}", spec.bits, group, spec.protected_range);
     case GridKind::kQoqChannel:
       return fmt::format("u{} per channel with zero after scale", spec.bits);
+    case GridKind::kForm:
+      return describe_form(spec);
   }
   return "?";
 }
@@ -92,6 +73,15 @@ Status check(const GridSpec& spec) {
     return invalid_input("scales are stored as f16, bf16 or f32",
                          {.found = std::string(tensor::dtype_name(spec.scale_dtype))});
   }
+  return spec.kind == GridKind::kForm ? check_form(spec) : Status();
+}
+
+Status check_finite(const float* w, int64_t n, int64_t k) {
+  for (int64_t i = 0; i < n * k; ++i) {
+    if (std::isfinite(w[i])) continue;
+    return make_error(ErrorKind::kNotFinite, "weight is not finite",
+                      {.where = fmt::format("row {}, column {}", i / k, i % k)});
+  }
   return {};
 }
 
@@ -112,20 +102,20 @@ ChosenGrid::Cell ChosenGrid::cell_for(float least, float most, float row_scale) 
       if (spec_.symmetric) {
         const float absmax = std::max(std::abs(least), std::abs(most));
         const float divisor = spec_.scale_rule == ScaleRule::kAbsmaxDivMax ? static_cast<float>(hi_) : steps / 2.0f;
-        return {.scale = positive(store(absmax / divisor, spec_.scale_dtype))};
+        return {.scale = positive(as_stored(absmax / divisor, spec_.scale_dtype))};
       } else {
         const float lo = std::min(0.0f, least);
         const float hi = std::max(0.0f, most);
-        const float scale = positive(store((hi - lo) / steps, spec_.scale_dtype));
+        const float scale = positive(as_stored((hi - lo) / steps, spec_.scale_dtype));
         return {.scale = scale, .zero = static_cast<float>(round_clamp(-lo / scale, 0, hi_))};
       }
     case GridKind::kMinimum: {
-      const float lo = store(least, spec_.scale_dtype);
-      return {.scale = positive(store((most - lo) / steps, spec_.scale_dtype)), .minimum = lo};
+      const float lo = as_stored(least, spec_.scale_dtype);
+      return {.scale = positive(as_stored((most - lo) / steps, spec_.scale_dtype)), .minimum = lo};
     }
     case GridKind::kQoqChannel:
-      return {.scale = positive(store((most - least) / steps, spec_.scale_dtype)),
-              .minimum = -store(-least, spec_.scale_dtype)};
+      return {.scale = positive(as_stored((most - least) / steps, spec_.scale_dtype)),
+              .minimum = -as_stored(-least, spec_.scale_dtype)};
     case GridKind::kProgressive: {
       const auto p = static_cast<float>(spec_.protected_range);
       const float lo = std::clamp(least / row_scale, -p, p);
@@ -133,6 +123,8 @@ ChosenGrid::Cell ChosenGrid::cell_for(float least, float most, float row_scale) 
       return {.scale = static_cast<float>(round_clamp((hi - lo) / steps, 1, 127)),
               .minimum = static_cast<float>(-round_clamp(-lo, -127, 128))};
     }
+    case GridKind::kForm:
+      break;
   }
   return {};
 }
@@ -140,12 +132,11 @@ ChosenGrid::Cell ChosenGrid::cell_for(float least, float most, float row_scale) 
 // Everything but the cells: sizes, code range, row scales.
 Result<ChosenGrid> ChosenGrid::start(const GridSpec& spec, const float* w, int64_t n, int64_t k, ThreadPool& pool) {
   TARE_TRY(check(spec));
-  for (int64_t i = 0; i < n * k; ++i) {
-    if (!std::isfinite(w[i])) {
-      return make_error(ErrorKind::kNotFinite, "weight is not finite",
-                        {.where = fmt::format("row {}, column {}", i / k, i % k)});
-    }
+  if (spec.kind == GridKind::kForm) {
+    return unsupported("codes of this form are not chosen one by one",
+                       {.found = describe(spec), .hint = "GPTQ and clip searches need an integer grid"});
   }
+  TARE_TRY(check_finite(w, n, k));
   ChosenGrid grid;
   grid.spec_ = spec;
   grid.n_ = n;
@@ -165,7 +156,7 @@ Result<ChosenGrid> ChosenGrid::start(const GridSpec& spec, const float* w, int64
       float absmax = 0;
       for (int64_t i = 0; i < k; ++i) absmax = std::max(absmax, std::abs(w[row * k + i]));
       grid.row_scales_[static_cast<size_t>(row)] =
-          positive(store(absmax / static_cast<float>(spec.protected_range), DType::kF16));
+          positive(as_stored(absmax / static_cast<float>(spec.protected_range), DType::kF16));
     }
   });
   return grid;
@@ -209,6 +200,8 @@ uint8_t ChosenGrid::encode(int64_t row, int64_t column, float value) const {
       const float v = std::clamp(value / row_scales_[static_cast<size_t>(row)], -p, p);
       return static_cast<uint8_t>(nearest((v - c.minimum) / c.scale, lo, hi));
     }
+    case GridKind::kForm:
+      break;
   }
   return 0;
 }
@@ -242,6 +235,8 @@ void ChosenGrid::encode_row(int64_t row, const float* values, uint8_t* codes) co
         }
         break;
       }
+      case GridKind::kForm:
+        break;
     }
   }
 }
@@ -258,6 +253,8 @@ float ChosenGrid::decode(int64_t row, int64_t column, uint8_t code) const {
       return c.scale * static_cast<float>(code) + c.minimum;
     case GridKind::kProgressive:
       return row_scales_[static_cast<size_t>(row)] * (static_cast<float>(code) * c.scale + c.minimum);
+    case GridKind::kForm:
+      break;
   }
   return 0;
 }
@@ -299,7 +296,7 @@ Result<tensor::QuantizedTensor> ChosenGrid::finish(std::span<const uint8_t> code
   int64_t metadata = 0;
   switch (spec_.kind) {
     case GridKind::kInteger: {
-      TARE_ASSIGN(f.a, make(grid_type(spec_.scale_dtype), float_buffer(scales, spec_.scale_dtype)));
+      TARE_ASSIGN(f.a, make(scale_grid_type(spec_.scale_dtype), scale_buffer(scales, spec_.scale_dtype)));
       if (!spec_.symmetric) {
         TARE_ASSIGN(f.z, make(GridType::kS16, Buffer::own(std::move(zeros))));
         metadata += packed_bytes(static_cast<int64_t>(cells_.size()), spec_.bits);
@@ -308,8 +305,8 @@ Result<tensor::QuantizedTensor> ChosenGrid::finish(std::span<const uint8_t> code
     }
     case GridKind::kMinimum:
     case GridKind::kQoqChannel: {
-      TARE_ASSIGN(f.a, make(grid_type(spec_.scale_dtype), float_buffer(scales, spec_.scale_dtype)));
-      TARE_ASSIGN(f.b, make(grid_type(spec_.scale_dtype), float_buffer(minima, spec_.scale_dtype)));
+      TARE_ASSIGN(f.a, make(scale_grid_type(spec_.scale_dtype), scale_buffer(scales, spec_.scale_dtype)));
+      TARE_ASSIGN(f.b, make(scale_grid_type(spec_.scale_dtype), scale_buffer(minima, spec_.scale_dtype)));
       metadata += static_cast<int64_t>(f.b->values.size());
       break;
     }
@@ -318,10 +315,12 @@ Result<tensor::QuantizedTensor> ChosenGrid::finish(std::span<const uint8_t> code
       TARE_ASSIGN(f.a, make(GridType::kU8, Buffer::own(std::move(inner_scales))));
       TARE_ASSIGN(f.b, make(GridType::kS8, Buffer::own(std::move(inner_minima))));
       TARE_ASSIGN(f.A, tensor::Grid::make(GridType::kF16, n_, k_, 1, std::max<int64_t>(k_, 1),
-                                          float_buffer(row_scales_, DType::kF16)));
+                                          scale_buffer(row_scales_, DType::kF16)));
       metadata += static_cast<int64_t>(f.b->values.size() + f.A->values.size());
       break;
     }
+    case GridKind::kForm:
+      return internal_error("a form has no chosen grid");
   }
   f.origin = {.format = std::move(format),
               .bytes = static_cast<int64_t>(f.codes.size() + f.a->values.size()) + metadata};
@@ -329,8 +328,12 @@ Result<tensor::QuantizedTensor> ChosenGrid::finish(std::span<const uint8_t> code
 }
 
 Result<tensor::QuantizedTensor> round_to_nearest(const GridSpec& spec, const float* w, int64_t n, int64_t k,
-                                                 std::string format, ThreadPool& pool) {
-  TARE_ASSIGN(const ChosenGrid grid, ChosenGrid::choose(spec, w, n, k, pool));
+                                                 std::string format, ThreadPool& pool, std::span<const float> clip) {
+  if (spec.kind == GridKind::kForm) {
+    if (!clip.empty()) return unsupported("ranges of this form are not clipped", {.found = describe(spec)});
+    return quantize_form(spec, w, n, k, std::move(format), pool);
+  }
+  TARE_ASSIGN(const ChosenGrid grid, ChosenGrid::choose(spec, w, n, k, pool, clip));
   std::vector<uint8_t> codes(static_cast<size_t>(n * k));
   pool.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {

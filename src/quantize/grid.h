@@ -12,13 +12,16 @@
 
 namespace tare::quantize {
 
-/// The forms of weight that tare makes. Each is a way to choose scales (and zeros) from ranges, and then a code for a
-/// value.
+struct Form;
+
+/// The forms of weight that tare makes. Each but the last is a way to choose scales (and zeros) from ranges, and then a
+/// code for a value.
 enum class GridKind {
   kInteger,  // w = s (q - z) per group: symmetric (z = 0, signed codes) or asymmetric (unsigned codes, integer zero)
   kMinimum,  // w = s q + lo per group, lo the least value itself (GGUF Q4_1)
   kProgressive,  // QoQ group: w = s1 (q s2 + min8), s2 u8 and min8 s8 per group, s1 f16 per row
   kQoqChannel,   // QoQ per channel: w = s q - zs, one f16 scale and zs per row
+  kForm,         // as GridSpec::form says (forms/form.h): no ChosenGrid
 };
 
 /// How a symmetric scale follows from the largest magnitude.
@@ -30,6 +33,7 @@ enum class ScaleRule {
 /// What a matrix should become.
 struct GridSpec {
   GridKind kind = GridKind::kInteger;
+  const Form* form = nullptr;  // kForm
   int bits = 4;
   int64_t group_size = 128;  // along K; 0 = the whole row; the last group of a row may be short
   bool per_tensor = false;   // one scale for all (kInteger)
@@ -37,6 +41,7 @@ struct GridSpec {
   ScaleRule scale_rule = ScaleRule::kAbsmaxDivMax;
   tensor::DType scale_dtype = tensor::DType::kF16;  // kF16, kBF16 or kF32
   int protected_range = 119;                        // kProgressive
+  float shared_range = 0;  // kForm: largest magnitude of all matrices that share an outer scale; 0: of this one
 
   int64_t group_width(int64_t k) const { return group_size <= 0 || group_size > k ? k : group_size; }
   bool operator==(const GridSpec&) const = default;
@@ -46,6 +51,8 @@ struct GridSpec {
 std::string describe(const GridSpec& spec);
 /// Errors: bits outside 2..8, a combination that does not exist.
 Status check(const GridSpec& spec);
+/// Errors: NaN or inf in w [N,K] (position named).
+Status check_finite(const float* w, int64_t n, int64_t k);
 
 /// Scales and zeros chosen for one matrix [N,K]; codes still open. What turns values into codes (RTN, GPTQ) only calls
 /// `encode` and `decode`, so every algorithm works on every grid.
@@ -54,7 +61,7 @@ class ChosenGrid {
   ChosenGrid() = default;
   /// From ranges of w [N,K], row-major. clip: [N * groups] factors on each group's range, or empty (= 1).
   /// Zero ranges get scale 1; the range of an asymmetric group always includes 0. Errors: NaN or inf in w (position
-  /// named).
+  /// named); kForm.
   static Result<ChosenGrid> choose(const GridSpec& spec, const float* w, int64_t n, int64_t k, ThreadPool& pool,
                                    std::span<const float> clip = {});
 
@@ -117,8 +124,9 @@ class ChosenGrid {
   std::vector<float> row_scales_;  // [N], kProgressive: s1
 };
 
-/// Nearest code for every weight: RTN.
+/// Nearest code for every weight: RTN; for a form, what the form says. clip as in ChosenGrid::choose; forms have none.
 Result<tensor::QuantizedTensor> round_to_nearest(const GridSpec& spec, const float* w, int64_t n, int64_t k,
-                                                 std::string format, ThreadPool& pool);
+                                                 std::string format, ThreadPool& pool,
+                                                 std::span<const float> clip = {});
 
 }  // namespace tare::quantize

@@ -1,26 +1,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "numerics/mini_float.h"
 #include "numerics/packing.h"
 #include "quantize/grid.h"
+#include "quantize/typed_scale.h"
 
 namespace tare::quantize {
-
-namespace {
-
-float stored(float value, tensor::DType dtype) {
-  switch (dtype) {
-    case tensor::DType::kF16:
-      return numerics::f16_to_f32(static_cast<uint16_t>(numerics::Fp16::encode_saturating(value)));
-    case tensor::DType::kBF16:
-      return numerics::bf16_to_f32(numerics::f32_to_bf16(value));
-    default:
-      return value;
-  }
-}
-
-}  // namespace
 
 double ChosenGrid::loss(const Cell& c, const float* w, const float* weight, int64_t count, float row_scale) const {
   const bool integer = spec_.kind == GridKind::kInteger;
@@ -110,6 +95,8 @@ ChosenGrid::Group ChosenGrid::group(int64_t row, int64_t group) const {
       const float s1 = row_scales_[static_cast<size_t>(row)];
       return {.scale = s1 * c.scale, .minimum = s1 * c.minimum, .has_minimum = true, .step = s1};
     }
+    case GridKind::kForm:
+      break;
   }
   return {};
 }
@@ -131,11 +118,11 @@ bool ChosenGrid::move(int64_t row, int64_t group, float scale, float minimum, co
     c.minimum = min8;
     return true;
   }
-  const float rounded = stored(scale, spec_.scale_dtype);
+  const float rounded = as_stored(scale, spec_.scale_dtype);
   if (!(rounded > 0)) return false;
   c.scale = rounded;
-  if (spec_.kind == GridKind::kMinimum) c.minimum = stored(minimum, spec_.scale_dtype);
-  if (spec_.kind == GridKind::kQoqChannel) c.minimum = -stored(-minimum, spec_.scale_dtype);
+  if (spec_.kind == GridKind::kMinimum) c.minimum = as_stored(minimum, spec_.scale_dtype);
+  if (spec_.kind == GridKind::kQoqChannel) c.minimum = -as_stored(-minimum, spec_.scale_dtype);
   return true;
 }
 

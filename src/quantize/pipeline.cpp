@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/interrupt.h"
 #include "model/weight_plan.h"
 #include "quantize/block_report.h"
 #include "quantize/block_walk.h"
+#include "quantize/forms/form.h"
 #include "quantize/matrix_plan.h"
 
 namespace tare::quantize {
@@ -203,7 +205,7 @@ class Pipeline {
 
   Status start_data() {
     const bool solves = std::any_of(matrices_.begin(), matrices_.end(), [](const PlannedMatrix& p) {
-      return !p.scheme.keep && p.scheme.algorithm != "rtn";
+      return !p.scheme.keep && p.scheme.algorithm == "gptq";
     });
     const bool looks = std::any_of(block_transforms_.begin(), block_transforms_.end(),
                                    [](const Transform* t) { return t->needs_data; });
@@ -223,6 +225,7 @@ class Pipeline {
     TARE_ASSIGN(Block block, Block::load(*source_, arch_, layer));
     for (BlockMatrix& matrix : block.matrices) matrix.scheme = matrices_[done_ + index_of(block, matrix)].scheme;
     TARE_TRY(transform_block(block));
+    share_ranges(block);
     if (!data_) {
       for (BlockMatrix& matrix : block.matrices) TARE_TRY(round_alone(matrix, block));
     } else {
@@ -288,26 +291,44 @@ class Pipeline {
     return {};
   }
 
+  // What reads one input is fused by runners, and shares an outer scale then.
+  static void share_ranges(Block& block) {
+    for (const Site site : kSites) {
+      float range = 0;
+      std::vector<GridSpec*> sharing;
+      for (const size_t index : block.reading(site)) {
+        BlockMatrix& matrix = block.matrices[index];
+        const Form* form = matrix.scheme.grid.form;
+        if (matrix.scheme.keep || !form || !form->shares_range) continue;
+        for (const float v : matrix.w) range = std::max(range, std::abs(v));
+        sharing.push_back(&matrix.scheme.grid);
+      }
+      for (GridSpec* grid : sharing) grid->shared_range = range;
+    }
+  }
+
   // Without data: nearest codes, errors of weights.
   Status round_alone(const BlockMatrix& matrix, const Block& block) {
     MatrixReport row = row_of(matrix, block);
     if (matrix.scheme.keep) return keep_matrix(matrix, block, row);
-    auto grid = ChosenGrid::choose(matrix.scheme.grid, matrix.w.data(), matrix.n, matrix.k, pool_, matrix.clip);
-    if (!grid.ok()) return named(std::move(grid).error(), matrix);
-    std::vector<uint8_t> codes(matrix.w.size());
-    pool_.parallel_for(matrix.n, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        grid->encode_row(i, matrix.w.data() + i * matrix.k, codes.data() + i * matrix.k);
-      }
-    });
-    TARE_ASSIGN(QuantizedTensor made, grid->finish(codes, "tare"));
+    const GridSpec& grid = matrix.scheme.grid;
+    auto made = round_to_nearest(grid, matrix.w.data(), matrix.n, matrix.k, "tare", pool_, matrix.clip);
+    if (!made.ok()) return named(std::move(made).error(), matrix);
+    row.error = row.error_rtn = weight_error(matrix, *made);
+    if (grid.form && grid.form->nearest) {
+      TARE_ASSIGN(const QuantizedTensor plain, grid.form->nearest(grid, matrix.w.data(), matrix.n, matrix.k, pool_));
+      row.error_rtn = weight_error(matrix, plain);
+    }
+    row.status = matrix.scheme.algorithm;
+    return add(matrix, std::move(made).value(), std::move(row));
+  }
+
+  double weight_error(const BlockMatrix& matrix, const QuantizedTensor& made) {
     std::vector<float> decoded(matrix.w.size());
     pool_.parallel_for(matrix.n, 16, [&](int64_t begin, int64_t end) {
       tensor::dequantize(made, begin, end, decoded.data() + begin * matrix.k);
     });
-    row.error = row.error_rtn = relative_error(matrix.w.data(), decoded.data(), matrix.n, matrix.k, pool_);
-    row.status = "rtn";
-    return add(matrix, std::move(made), std::move(row));
+    return relative_error(matrix.w.data(), decoded.data(), matrix.n, matrix.k, pool_);
   }
 
   Status solve(const Block& block, const BlockMatrix& matrix, BlockMatrix& into, SiteSolver& solver,

@@ -6,6 +6,8 @@
 #include <cctype>
 #include <charconv>
 
+#include "quantize/forms/form.h"
+
 namespace tare::quantize {
 
 using tensor::DType;
@@ -43,6 +45,37 @@ Result<T> named(const Named<T> (&table)[N], std::string_view text, std::string_v
   }
   return invalid_input("unknown value",
                        {.where = std::string(where), .expected = known, .found = fmt::format("'{}'", text)});
+}
+
+// A grid by its name, or a form. What a form says of inputs comes and goes with it.
+Status set_grid(std::string_view text, std::string_view where, bool quantized_inputs, MatrixScheme& scheme) {
+  if (const Form* form = find_form(text)) {
+    scheme.grid = default_spec(*form);
+    scheme.activation = quantized_inputs ? form->activation : tensor::ActivationSpec{};
+    scheme.algorithm = std::string(form->algorithm);
+    return {};
+  }
+  std::string known;
+  for (const auto& row : kGrids) known += std::string(row.name) + ", ";
+  for (const Form& form : forms()) known += std::string(form.name) + (&form == &forms().back() ? "" : ", ");
+  const auto* row = std::find_if(std::begin(kGrids), std::end(kGrids), [&](const auto& r) { return r.name == text; });
+  if (row == std::end(kGrids)) {
+    return invalid_input("unknown value",
+                         {.where = std::string(where), .expected = known, .found = fmt::format("'{}'", text)});
+  }
+  if (scheme.grid.form) {
+    scheme.grid.form = nullptr;
+    scheme.activation = {};
+    scheme.algorithm = "rtn";
+  }
+  scheme.grid.kind = row->value;
+  return {};
+}
+
+Status check_algorithm(const MatrixScheme& scheme, std::string_view where) {
+  if (scheme.algorithm != "gptq" || !scheme.grid.form) return {};
+  return unsupported("GPTQ chooses codes of integer grids",
+                     {.where = std::string(where), .found = describe(scheme.grid), .hint = "use algorithm=rtn"});
 }
 
 Result<int64_t> group_size_of(int64_t value, std::string_view where) {
@@ -143,6 +176,80 @@ const std::vector<Recipe>& recipes() {
        .calibrated = true,
        .summary = "the same with one activation scale a matrix, from calibration"},
       {.name = "w8a8", .algorithm = "rtn", .scheme = "W8A8", .summary = "int8 rows, int8 tokens, no data"},
+      {.name = "llm-int8",
+       .algorithm = "rtn",
+       .scheme = "W8A8",
+       .form = "llm-int8",
+       .formats = {"bitsandbytes", "tare"},
+       .summary = "int8 rows; inputs of 6 and more stay floats, decided per token, the rest int8; no data"},
+      {.name = "nf4",
+       .algorithm = "rtn",
+       .scheme = "W4A16",
+       .form = "nf4",
+       .formats = {"bitsandbytes", "tare"},
+       .summary = "4-bit codes for normally distributed weights, blocks of 64, no data"},
+      {.name = "nf4-dq",
+       .algorithm = "rtn",
+       .scheme = "W4A16",
+       .form = "nf4-dq",
+       .formats = {"bitsandbytes", "tare"},
+       .summary = "the same with scales in 8 bits (double quantization)"},
+      {.name = "fp4",
+       .algorithm = "rtn",
+       .scheme = "W4A16",
+       .form = "fp4",
+       .formats = {"bitsandbytes", "tare"},
+       .summary = "bitsandbytes' 4-bit floats, blocks of 64, no data"},
+      {.name = "fp4-dq",
+       .algorithm = "rtn",
+       .scheme = "W4A16",
+       .form = "fp4-dq",
+       .formats = {"bitsandbytes", "tare"},
+       .summary = "the same with scales in 8 bits (double quantization)"},
+      {.name = "fp8",
+       .algorithm = "rtn",
+       .scheme = "W8A8",
+       .form = "fp8",
+       .formats = {"compressed-tensors", "fp8", "tare"},
+       .summary = "e4m3 rows, e4m3 tokens, no data"},
+      {.name = "fp8-tensor",
+       .algorithm = "rtn",
+       .scheme = "W8A8",
+       .form = "fp8-tensor",
+       .formats = {"fp8", "compressed-tensors", "tare"},
+       .summary = "e4m3 with one scale a matrix, e4m3 tokens, no data"},
+      {.name = "fp8-static",
+       .algorithm = "rtn",
+       .transforms = {"static_activations"},
+       .scheme = "W8A8",
+       .calibrated = true,
+       .form = "fp8-tensor",
+       .formats = {"fp8", "compressed-tensors", "tare"},
+       .summary = "the same with one activation scale a matrix, from calibration"},
+      {.name = "fp8-block",
+       .algorithm = "rtn",
+       .scheme = "W8A8",
+       .form = "fp8-block",
+       .formats = {"fp8", "compressed-tensors", "tare"},
+       .summary = "e4m3 in blocks of 128 x 128, inputs e4m3 a token and 128 channels, no data"},
+      {.name = "hqq",
+       .algorithm = "hqq",
+       .scheme = "W4A16",
+       .form = "hqq",
+       .formats = {"hqq", "tare"},
+       .summary = "half-quadratic: float zeros where few errors are large, groups of 64, no data"},
+      {.name = "mxfp4",
+       .algorithm = "rtn",
+       .scheme = "W4A16",
+       .form = "mxfp4",
+       .formats = {"compressed-tensors", "gguf", "tare"},
+       .summary = "e2m1 with a power of two for each 32, no data"},
+      {.name = "nvfp4",
+       .algorithm = "rtn",
+       .scheme = "W4A16",
+       .form = "nvfp4",
+       .formats = {"compressed-tensors", "tare"},
+       .summary = "e2m1 with e4m3 scales for each 16 under one scale, no data"},
   };
   return table;
 }
@@ -156,6 +263,40 @@ Result<const Recipe*> find_recipe(std::string_view name) {
   return invalid_input("unknown method", {.where = "--method", .expected = known, .found = fmt::format("'{}'", name)});
 }
 
+namespace {
+
+// A form decides almost everything; what it leaves open comes from the flags.
+Result<MatrixScheme> resolve_form(const Recipe& recipe, std::string_view name, const SchemeFlags& flags,
+                                  SchemeWidths w) {
+  if (recipe.form.empty() && (recipe.algorithm != "rtn" || !recipe.transforms.empty())) {
+    return unsupported("the method has grids of its own",
+                       {.where = "--grid", .found = std::string(name), .hint = fmt::format("use --method {}", name)});
+  }
+  if (flags.symmetric || !flags.scale_rule.empty()) {
+    return invalid_input("the form has one rule for scales and zeros",
+                         {.where = flags.symmetric ? "--symmetric/--asymmetric" : "--scale-rule",
+                          .found = std::string(name),
+                          .hint = "drop the flag"});
+  }
+  MatrixScheme out;
+  TARE_TRY(set_grid(name, "--grid", w.activation == 8, out));
+  const Form& form = *out.grid.form;
+  if (w.activation == 8 && form.activation.type == tensor::ActivationType::kNone) {
+    return unsupported("the form has no quantized inputs", {.where = "--scheme", .expected = "A16", .found = "A8"});
+  }
+  if (flags.bits || !flags.scheme.empty()) out.grid.bits = w.weight;
+  if (flags.group_size) {
+    TARE_ASSIGN(out.grid.group_size, group_size_of(*flags.group_size, "--group-size"));
+  }
+  if (!flags.scale_dtype.empty()) {
+    TARE_ASSIGN(out.grid.scale_dtype, named(kScaleTypes, flags.scale_dtype, "--scale-dtype"));
+  }
+  TARE_TRY(check(out.grid));
+  return out;
+}
+
+}  // namespace
+
 Result<MatrixScheme> resolve_scheme(const Recipe& recipe, const SchemeFlags& flags, SchemeWidths* widths) {
   TARE_ASSIGN(SchemeWidths w, parse_scheme(flags.scheme.empty() ? recipe.scheme : flags.scheme));
   if (flags.bits) {
@@ -165,6 +306,19 @@ Result<MatrixScheme> resolve_scheme(const Recipe& recipe, const SchemeFlags& fla
                                                  .found = fmt::format("{}", *flags.bits)});
     }
     w.weight = *flags.bits;
+  }
+  const bool own = find_form(flags.grid) != nullptr;
+  if (!recipe.form.empty() && !flags.grid.empty() && flags.grid != recipe.form) {
+    return invalid_input("the method has one form", {.where = "--grid",
+                                                     .expected = std::string(recipe.form),
+                                                     .found = flags.grid,
+                                                     .hint = "use --method rtn for other grids"});
+  }
+  if (own || !recipe.form.empty()) {
+    TARE_ASSIGN(MatrixScheme form, resolve_form(recipe, own ? flags.grid : recipe.form, flags, w));
+    w.weight = form.grid.bits;
+    if (widths) *widths = w;
+    return form;
   }
   MatrixScheme out{.algorithm = std::string(recipe.algorithm)};
   out.keep = w.weight == 16;
@@ -180,7 +334,7 @@ Result<MatrixScheme> resolve_scheme(const Recipe& recipe, const SchemeFlags& fla
     TARE_ASSIGN(grid.group_size, group_size_of(*flags.group_size, "--group-size"));
   }
   if (!flags.grid.empty()) {
-    TARE_ASSIGN(grid.kind, named(kGrids, flags.grid, "--grid"));
+    TARE_TRY(set_grid(flags.grid, "--grid", w.activation == 8, out));
   } else if (w.weight == 4 && w.activation == 8 && !flags.symmetric) {
     // 4-bit weights meet 8-bit activations in QoQ's forms: they multiply as integers.
     grid.kind = grid.group_size > 0 ? GridKind::kProgressive : GridKind::kQoqChannel;
@@ -247,7 +401,7 @@ Status apply_exception(const SchemeException& exception, MatrixScheme& scheme) {
     } else if (key == "symmetric") {
       TARE_ASSIGN(grid.symmetric, named(kBools, value, where));
     } else if (key == "grid") {
-      TARE_ASSIGN(grid.kind, named(kGrids, value, where));
+      TARE_TRY(set_grid(value, where, scheme.activation.type != tensor::ActivationType::kNone, scheme));
     } else if (key == "scale_rule") {
       TARE_ASSIGN(grid.scale_rule, named(kScaleRules, value, where));
     } else if (key == "scale_dtype") {
@@ -266,7 +420,8 @@ Status apply_exception(const SchemeException& exception, MatrixScheme& scheme) {
     }
   }
   if (scheme.keep) return {};
-  return check(grid);
+  TARE_TRY(check(grid));
+  return check_algorithm(scheme, fmt::format("--set {}", exception.pattern));
 }
 
 }  // namespace tare::quantize

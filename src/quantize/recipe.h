@@ -42,9 +42,11 @@ struct Recipe {
   std::string_view name;
   std::string_view algorithm;
   std::vector<std::string_view> transforms;
-  std::string_view scheme;  // default
-  bool calibrated = false;  // needs to see data
-  bool asymmetric = false;  // integer grids below 8 bits have zeros unless the user says otherwise
+  std::string_view scheme;                     // default
+  bool calibrated = false;                     // needs to see data
+  bool asymmetric = false;                     // integer grids below 8 bits have zeros unless the user says otherwise
+  std::string_view form;                       // of forms(): the weights are that and nothing else
+  std::vector<std::string_view> formats = {};  // that hold the result, the default first; empty: any, tare by default
   std::string_view summary;
 };
 const std::vector<Recipe>& recipes();
@@ -57,7 +59,7 @@ struct SchemeFlags {
   std::optional<int> bits;            // --bits
   std::optional<int64_t> group_size;  // -1: whole row
   std::optional<bool> symmetric;
-  std::string grid;         // integer, minimum, progressive, qoq-channel; empty: by scheme
+  std::string grid;         // integer, minimum, progressive, qoq-channel, or a form; empty: by scheme
   std::string scale_rule;   // absmax (default) or compressed-tensors
   std::string scale_dtype;  // float16, bfloat16, float32; empty: by scheme
 };
@@ -71,7 +73,7 @@ struct SchemeException {
   std::vector<std::pair<std::string, std::string>> values;
 };
 Result<SchemeException> parse_exception(std::string_view text);
-/// Errors: unknown key, wrong value.
+/// Errors: unknown key, wrong value, an algorithm that the grid does not take.
 Status apply_exception(const SchemeException& exception, MatrixScheme& scheme);
 
 }  // namespace tare::quantize

@@ -69,21 +69,17 @@ Result<Solved> SiteSolver::solve(const BlockMatrix& matrix, double residual_mult
     return power > 0 ? error / power : 0.0;
   };
   const auto nearest = [&]() -> Result<Solved> {
-    TARE_ASSIGN(const ChosenGrid grid,
-                ChosenGrid::choose(matrix.scheme.grid, matrix.w.data(), n, k, pool, matrix.clip));
-    std::vector<uint8_t> codes(w.size());
-    pool.parallel_for(n, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        grid.encode_row(row, matrix.w.data() + row * k, codes.data() + row * k);
-      }
-    });
-    TARE_ASSIGN(tensor::QuantizedTensor weight, grid.finish(codes, "tare"));
+    TARE_ASSIGN(tensor::QuantizedTensor weight,
+                round_to_nearest(matrix.scheme.grid, matrix.w.data(), n, k, "tare", pool, matrix.clip));
     std::vector<float> values = decoded(weight);
     TARE_ASSIGN(const double error, error_of(values));
     return Solved{std::move(weight), std::move(values), error, error, "rtn"};
   };
   TARE_ASSIGN(Solved rtn, nearest());
-  if (matrix.scheme.algorithm != "gptq") return rtn;
+  if (matrix.scheme.algorithm != "gptq") {
+    rtn.status = matrix.scheme.algorithm;
+    return rtn;
+  }
   if (factor_.damping < 0) {
     rtn.status = "rtn (no activity that GPTQ could use)";
     return rtn;

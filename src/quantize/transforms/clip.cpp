@@ -76,7 +76,8 @@ Status clip_queries_and_keys(Block& block, BlockData& data, std::span<const floa
     Block candidate = block;
     for (size_t i = 0; i < count; ++i) {
       BlockMatrix& m = candidate.matrices[i];
-      if (!m.scheme.keep) m.clip.assign(static_cast<size_t>(m.n * m.groups()), ratio);
+      if (!m.scheme.keep && m.scheme.grid.kind != GridKind::kForm)
+        m.clip.assign(static_cast<size_t>(m.n * m.groups()), ratio);
     }
     TARE_ASSIGN(const Block trial_block, rounded(candidate, sites, data.pool()));
     TARE_ASSIGN(const double error, data.error(trial_block, trial));
@@ -87,7 +88,8 @@ Status clip_queries_and_keys(Block& block, BlockData& data, std::span<const floa
   }
   for (size_t i = 0; i < count; ++i) {
     BlockMatrix& m = block.matrices[i];
-    if (!m.scheme.keep && best != 1.0f) m.clip.assign(static_cast<size_t>(m.n * m.groups()), best);
+    if (!m.scheme.keep && m.scheme.grid.kind != GridKind::kForm && best != 1.0f)
+      m.clip.assign(static_cast<size_t>(m.n * m.groups()), best);
   }
   report.numbers.emplace_back("qk.ratio", static_cast<double>(best));
   return {};
@@ -142,6 +144,10 @@ Result<TransformReport> clip_ranges(Block& block, BlockData& data, const Transfo
   for (size_t i = 0; i < block.matrices.size(); ++i) {
     BlockMatrix& m = block.matrices[i];
     if (m.scheme.keep || m.scheme.grid.per_tensor) continue;
+    if (m.scheme.grid.kind == GridKind::kForm) {
+      report.notes.push_back(fmt::format("{}: ranges of {} stay", m.name, describe(m.scheme.grid)));
+      continue;
+    }
     const bool rows = m.groups() == 1;
     const bool qk = is_query_or_key(block, i);
     if (qk && (rows || skip_qk)) continue;

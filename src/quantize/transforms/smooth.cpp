@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "numerics/mini_float.h"
 #include "quantize/transforms/fold.h"
 
 namespace tare::quantize {
@@ -110,7 +111,8 @@ Result<TransformReport> static_activations(Block& block, BlockData& data, const 
   TransformReport report{.name = "static_activations", .layer = block.layer};
   TARE_ASSIGN(const BlockStatistics* statistics, data.statistics(block));
   for (BlockMatrix& m : block.matrices) {
-    if (m.scheme.keep || m.scheme.activation.type != tensor::ActivationType::kS8) continue;
+    const tensor::ActivationType type = m.scheme.activation.type;
+    if (m.scheme.keep || (type != tensor::ActivationType::kS8 && type != tensor::ActivationType::kE4M3)) continue;
     const std::vector<float>& spans = statistics->at(m.site).absmax;
     const float most = *std::max_element(spans.begin(), spans.end());
     if (!(most > 0)) {
@@ -120,7 +122,7 @@ Result<TransformReport> static_activations(Block& block, BlockData& data, const 
     tensor::ActivationSpec& spec = m.scheme.activation;
     spec.dynamic = false;
     spec.granularity = tensor::ActivationGranularity::kTensor;
-    spec.scale = most / 127.0f;
+    spec.scale = most / (type == tensor::ActivationType::kS8 ? 127.0f : numerics::E4M3::max_value());
     report.numbers.emplace_back(m.name, static_cast<double>(spec.scale));
   }
   report.summary = fmt::format("{} static scales", report.numbers.size());
