@@ -51,7 +51,9 @@ struct MachinePeaks {
   /// Operations a second of the instruction that a kernel multiplies with.
   double of(std::string_view kernel) const {
     if (kernel.starts_with("gemm_w4a8")) return units.u4s8_tops * 1e12;
-    if (kernel.starts_with("gemm_w8a8") || kernel.starts_with("gemm_wna8")) return units.s8s8_tops * 1e12;
+    if (kernel.starts_with("gemm_w8a8") || kernel.starts_with("gemm_wna8") || kernel.starts_with("gemm_llm_int8")) {
+      return units.s8s8_tops * 1e12;
+    }
     return units.f32_gflops * 1e9;
   }
 };

@@ -543,6 +543,7 @@ Result<std::vector<float>> run_linear(const LinearKernel& kernel, const LinearPr
 
 bool is_exact(const LinearKernel& kernel, const LinearProblem& problem) {
   if (&kernel == &kGemmReference) return true;
+  if (kernel.op == "gemm_llm_int8") return true;
   return kernel.form(problem).dtype == DType::kI8 && kernel.op != "gemm_wna8";
 }
 
