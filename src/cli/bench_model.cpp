@@ -31,6 +31,7 @@ struct Flags {
   std::string twin;
   std::string records;
   std::string clock = "wall";
+  bool profile = false;
 };
 
 struct MachinePeaks {
@@ -118,6 +119,39 @@ boost::json::object point(const runtime::LoadedModel& model, const eval::SpeedRe
   return out;
 }
 
+// One row an operation: what it took a step, and how much of the step that is. What no row holds is the last one.
+boost::json::array profile_rows(const model::StepProfile& profile, const eval::Speed& speed, int64_t steps) {
+  double total = 0;
+  for (const double s : speed.seconds) total += s;
+  double left = total;
+  boost::json::array out;
+  const auto add = [&](std::string_view op, double calls, double seconds, double bytes) {
+    const auto count = static_cast<double>(steps);
+    out.push_back({{"op", op},
+                   {"calls", calls / count},
+                   {"ms", 1e3 * seconds / count},
+                   {"gbps", bytes / seconds / 1e9},
+                   {"share", seconds / total}});
+  };
+  for (int i = 0; i < model::kStepOps; ++i) {
+    const auto op = static_cast<model::StepOp>(i);
+    const model::StepProfile::Row& row = profile.rows[static_cast<size_t>(i)];
+    if (row.calls == 0) continue;
+    add(step_op_name(op), static_cast<double>(row.calls), row.seconds, static_cast<double>(row.bytes));
+    left -= row.seconds;
+  }
+  add("between", 0, left, 0);
+  return out;
+}
+
+std::string profile_line(const boost::json::object& row) {
+  const double gbps = row.at("gbps").as_double();
+  return fmt::format("    {:24}{:5.0f} calls {:9.3f} ms {}  {:5.1f} %", row.at("op").as_string().c_str(),
+                     row.at("calls").as_double(), row.at("ms").as_double(),
+                     gbps > 0 ? fmt::format("{:6.1f} GB/s", gbps) : std::string(11, ' '),
+                     100 * row.at("share").as_double());
+}
+
 // A prompt is computed in pieces of at most this many tokens, as in serving.
 constexpr int64_t kLargestChunk = 4096;
 
@@ -176,12 +210,14 @@ Status bench_model(Context& context, Flags& flags) {
     for (const bool decode : {false, true}) {
       for (const int64_t depth : flags.depths) {
         for (const int64_t batch : flags.batches) {
+          model::StepProfile profile;
           const eval::SpeedRequest request{.decode = decode,
                                            .tokens = decode ? flags.gen_tokens : flags.prompt_tokens,
                                            .depth = depth,
                                            .batch = batch,
                                            .repeats = flags.repeats,
-                                           .clock = clock};
+                                           .clock = clock,
+                                           .profile = flags.profile ? &profile : nullptr};
           if (!decode && batch > 1) continue;  // a prefill of several prompts is several prefills
           TARE_ASSIGN(const auto held, hold_cache(context, model, cache, request));
           TARE_ASSIGN(const eval::Speed speed, eval::measure_speed(*model.transformer, cache, request, context.pool()));
@@ -201,6 +237,11 @@ Status bench_model(Context& context, Flags& flags) {
           }
           for (const auto& name : one["kernels"].as_array()) line += fmt::format("  {}", name.as_string().c_str());
           context.say(line);
+          if (flags.profile) {
+            boost::json::array rows = profile_rows(profile, speed, flags.repeats * (decode ? request.tokens : 1));
+            for (const boost::json::value& row : rows) context.say(profile_line(row.as_object()));
+            one["profile"] = std::move(rows);
+          }
           points.push_back(std::move(one));
         }
       }
@@ -240,7 +281,8 @@ const Command kBenchModel = {
     .summary = "prefill and decode speed, with the share of the machine's limit",
     .examples =
         "tare bench model out/ --twin model.gguf\n"
-        "tare bench model out/ --prompt-tokens 512 --gen-tokens 64 --depth 0,4096 --batch 1,16 --json",
+        "tare bench model out/ --prompt-tokens 512 --gen-tokens 64 --depth 0,4096 --batch 1,16 --json\n"
+        "tare bench model out/ --profile",
     .declare = [](CLI::App& app) -> Runner {
       auto flags = std::make_shared<Flags>();
       declare_model(app, flags->model);
@@ -251,6 +293,7 @@ const Command kBenchModel = {
       add_list(app, "--batch", flags->batches, "sequences decoded together, e.g. 1,16");
       app.add_option("--repeats", flags->repeats, "measurements, after one warm-up")->capture_default_str();
       app.add_option("--clock", flags->clock, "wall, or cpu: time of one thread on a machine that others use too");
+      app.add_flag("--profile", flags->profile, "also print what each operation of a step takes");
       app.add_option("--records", flags->records, "append one JSON line a point to this file");
       app.add_option("--twin", flags->twin, "the unquantized model, measured in the same run");
       return [flags](Context& context) { return bench_model(context, *flags); };

@@ -89,6 +89,7 @@ Result<Speed> measure_speed(model::Transformer& transformer, model::AttentionCac
   }
   Speed out;
   for (int repeat = -1; repeat < request.repeats; ++repeat) {
+    if (repeat == 0) transformer.set_profile(request.profile);
     const double start = kernels::bench_seconds(request.clock);
     if (request.decode) {
       for (int64_t t = 0; t < request.tokens; ++t) {
@@ -100,6 +101,7 @@ Result<Speed> measure_speed(model::Transformer& transformer, model::AttentionCac
     }
     if (repeat >= 0) out.seconds.push_back(kernels::bench_seconds(request.clock) - start);
   }
+  transformer.set_profile(nullptr);
   std::sort(out.seconds.begin(), out.seconds.end());
   return out;
 }

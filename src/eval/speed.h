@@ -20,6 +20,7 @@ struct SpeedRequest {
   int64_t batch = 1;     // sequences
   int repeats = 5;
   kernels::BenchClock clock = kernels::BenchClock::kWall;
+  model::StepProfile* profile = nullptr;  // filled by all repeats but the warm-up; may be null
 };
 
 struct Speed {

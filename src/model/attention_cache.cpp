@@ -56,6 +56,11 @@ Result<AttentionCache> AttentionCache::make(const Architecture& arch, const Opti
   return cache;
 }
 
+int64_t AttentionCache::token_bytes(int64_t layer) const {
+  const kernels::AttentionProblem& p = bound_[static_cast<size_t>(layer)].problem;
+  return p.kv_heads * (kernels::kv_bytes_per_token(p.k, p.head_dim) + kernels::kv_bytes_per_token(p.v, p.head_dim));
+}
+
 void AttentionCache::store(int64_t layer, std::span<const kernels::KvAppend> appends, ThreadPool& pool) {
   bound_[static_cast<size_t>(layer)].selection.kernel->store(pages_.layer(layer), appends, pool);
 }

@@ -43,6 +43,8 @@ class AttentionCache {
     return bound_[static_cast<size_t>(layer)].selection;
   }
   int64_t workspace_bytes() const { return static_cast<int64_t>(workspace_.size()); }
+  /// Bytes of one token in one layer, all heads.
+  int64_t token_bytes(int64_t layer) const;
 
   /// Stores the new keys and values, then attends, for all sequences of a step.
   void store(int64_t layer, std::span<const kernels::KvAppend> appends, ThreadPool& pool);

@@ -28,20 +28,13 @@ RowSource seen(const Observer* observer, int64_t index, Site site, RowSource x, 
 
 }  // namespace
 
-void LayerRunner::attend(const BoundLayer& layer, int64_t index, const Batch& batch, AttentionCache& cache,
-                         const Observer* observer) {
+void LayerRunner::turn_heads(const BoundLayer& layer, const LayerPlan& plan, float* q, float* k, int64_t m) {
   const Architecture& arch = *arch_;
-  const LayerPlan& plan = arch.plan[static_cast<size_t>(index)];
-  const auto m = static_cast<int64_t>(batch.tokens.size());
   const int64_t q_size = arch.q_size();
   const int64_t kv_size = arch.kv_size();
   const int64_t qkv_size = q_size + 2 * kv_size;
   StepBuffers& b = buffers_;
-
-  RowSource x = seen(observer, index, Site::kQkv, b.normed(layer.attention_norm_in, arch), m, b, *pool_);
-  b.run_group(layer.qkv, std::move(x), m, b.qkv(), qkv_size, *pool_);
-  float* q = b.qkv();
-  float* k = q + q_size;
+  const StepTimer timer(b.profile(), StepOp::kTurn);
   if (arch.qk_norm == QkNorm::kPerHead) {
     norm_heads(q, m, qkv_size, arch.heads, arch.head_dim, layer.q_norm, arch, isa_, *pool_);
     norm_heads(k, m, qkv_size, arch.kv_heads, arch.head_dim, layer.k_norm, arch, isa_, *pool_);
@@ -54,6 +47,23 @@ void LayerRunner::attend(const BoundLayer& layer, int64_t index, const Batch& ba
     apply_rope(q, m, qkv_size, arch.heads, arch.head_dim, table, isa_, *pool_);
     apply_rope(k, m, qkv_size, arch.kv_heads, arch.head_dim, table, isa_, *pool_);
   }
+}
+
+void LayerRunner::attend(const BoundLayer& layer, int64_t index, const Batch& batch, AttentionCache& cache,
+                         const Observer* observer) {
+  const Architecture& arch = *arch_;
+  const LayerPlan& plan = arch.plan[static_cast<size_t>(index)];
+  const auto m = static_cast<int64_t>(batch.tokens.size());
+  const int64_t q_size = arch.q_size();
+  const int64_t kv_size = arch.kv_size();
+  const int64_t qkv_size = q_size + 2 * kv_size;
+  StepBuffers& b = buffers_;
+
+  RowSource x = seen(observer, index, Site::kQkv, b.normed(layer.attention_norm_in, arch), m, b, *pool_);
+  b.run_group(layer.qkv, std::move(x), m, b.qkv(), qkv_size, *pool_, StepOp::kQkv);
+  float* q = b.qkv();
+  float* k = q + q_size;
+  turn_heads(layer, plan, q, k, m);
   if (observer && observer->change_keys) observer->change_keys(index, q, qkv_size, k, qkv_size, m);
   if (observer && observer->keys) observer->keys(index, q, qkv_size, k, qkv_size, m);
 
@@ -78,7 +88,13 @@ void LayerRunner::attend(const BoundLayer& layer, int64_t index, const Batch& ba
                          .out_stride = q_size});
     row += slice.count;
   }
-  cache.store(index, appends_, *pool_);
+  {
+    const StepTimer timer(b.profile(), StepOp::kStore);
+    cache.store(index, appends_, *pool_);
+  }
+  int64_t keys = 0;
+  for (const SequenceSlice& slice : batch.sequences) keys += slice.first_position + slice.count;
+  const StepTimer timer(b.profile(), StepOp::kAttention, keys * cache.token_bytes(index));
   cache.attend(index, segments_, *pool_);
 }
 
@@ -86,7 +102,8 @@ void LayerRunner::attention_out(const BoundLayer& layer, int64_t index, int64_t 
   const Architecture& arch = *arch_;
   StepBuffers& b = buffers_;
   RowSource x = seen(observer, index, Site::kOut, b.attended(arch), m, b, *pool_);
-  b.run_group(layer.o, std::move(x), m, b.branch(), arch.hidden, *pool_);
+  b.run_group(layer.o, std::move(x), m, b.branch(), arch.hidden, *pool_, StepOp::kOut);
+  const StepTimer timer(b.profile(), StepOp::kOutAdd);
   b.add_branch(layer.attention_norm_out, arch, m, *pool_);
 }
 
@@ -94,15 +111,18 @@ void LayerRunner::mlp_inner(const BoundLayer& layer, int64_t index, int64_t m, c
   const Architecture& arch = *arch_;
   StepBuffers& b = buffers_;
   RowSource x = seen(observer, index, Site::kGateUp, b.normed(layer.mlp_norm_in, arch), m, b, *pool_);
-  b.run_group(layer.gate_up, std::move(x), m, b.gate_up(), 2 * arch.intermediate, *pool_);
+  b.run_group(layer.gate_up, std::move(x), m, b.gate_up(), 2 * arch.intermediate, *pool_, StepOp::kGateUp);
 }
 
 void LayerRunner::mlp_out(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer) {
   const Architecture& arch = *arch_;
   StepBuffers& b = buffers_;
   RowSource x = seen(observer, index, Site::kDown, b.activated(arch), m, b, *pool_);
-  b.run_group(layer.down, std::move(x), m, b.branch(), arch.hidden, *pool_);
-  b.add_branch(layer.mlp_norm_out, arch, m, *pool_);
+  b.run_group(layer.down, std::move(x), m, b.branch(), arch.hidden, *pool_, StepOp::kDown);
+  {
+    const StepTimer timer(b.profile(), StepOp::kDownAdd);
+    b.add_branch(layer.mlp_norm_out, arch, m, *pool_);
+  }
   if (observer && observer->output) observer->output(index, b.hidden(), m);
 }
 

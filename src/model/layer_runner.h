@@ -56,6 +56,9 @@ class LayerRunner {
   void mlp_out(const BoundLayer& layer, int64_t index, int64_t m, const Observer* observer = nullptr);
 
  private:
+  /// Norms of heads and RoPE.
+  void turn_heads(const BoundLayer& layer, const LayerPlan& plan, float* q, float* k, int64_t m);
+
   const Architecture* arch_ = nullptr;
   ThreadPool* pool_ = nullptr;
   int64_t max_tokens_ = 0;

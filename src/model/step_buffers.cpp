@@ -144,18 +144,22 @@ void StepBuffers::add_branch(const std::vector<float>& norm, const Architecture&
 }
 
 void StepBuffers::run_group(const LinearGroup& group, RowSource x, int64_t m, float* out, int64_t out_stride,
-                            ThreadPool& pool) {
+                            ThreadPool& pool, StepOp product) {
   // Unless all matrices share one set of codes, the rows are wanted more than once.
   const bool fused = std::all_of(group.begin(), group.end(), [&](const BoundLinear& linear) {
     return linear.input().empty() && linear.form().dtype == tensor::DType::kI8 && linear.form() == group[0].form();
   });
-  if (!fused) materialize(x, m, pool);
+  if (!fused) {
+    const StepTimer timer(profile_, input_of(product));
+    materialize(x, m, pool);
+  }
   kernels::Activations made;
   bool reusable = false;  // `made` holds x itself, not a transformed copy
   for (const BoundLinear& linear : group) {
     const kernels::ActivationForm form = linear.form();
     const bool plain = linear.input().empty();
     if (!(plain && reusable && made.form == form)) {
+      const StepTimer timer(profile_, input_of(product));
       const float* input = x.rows;
       if (!plain) {
         apply_transforms(linear.input(), x.rows, m, linear.k(), transformed_.data());
@@ -170,7 +174,10 @@ void StepBuffers::run_group(const LinearGroup& group, RowSource x, int64_t m, fl
       }
       reusable = plain;
     }
-    linear.run(made, out, out_stride, workspace_.bytes(), pool);
+    {
+      const StepTimer timer(profile_, product, linear.record().stored_bytes);
+      linear.run(made, out, out_stride, workspace_.bytes(), pool);
+    }
     out += linear.n();
   }
 }

@@ -10,6 +10,7 @@
 #include "kernels/activations.h"
 #include "model/architecture.h"
 #include "model/linear.h"
+#include "model/step_profile.h"
 
 namespace tare::model {
 
@@ -65,8 +66,13 @@ class StepBuffers {
   void add_branch(const std::vector<float>& norm, const Architecture& arch, int64_t m, ThreadPool& pool);
 
   /// out[:, all columns of the group] = group(x); x [M, K] is brought into each form that a kernel of the group asks
-  /// for, once.
-  void run_group(const LinearGroup& group, RowSource x, int64_t m, float* out, int64_t out_stride, ThreadPool& pool);
+  /// for, once. `product`: what the time is booked as.
+  void run_group(const LinearGroup& group, RowSource x, int64_t m, float* out, int64_t out_stride, ThreadPool& pool,
+                 StepOp product);
+
+  /// Where time is booked from now on; null: nowhere.
+  void set_profile(StepProfile* profile) { profile_ = profile; }
+  StepProfile* profile() const { return profile_; }
 
   int64_t bytes() const;
 
@@ -81,6 +87,7 @@ class StepBuffers {
   AlignedBytes activations_;  // input of a kernel in the form it asked for
   AlignedBytes row_scratch_;  // one row for each thread
   machine::Isa isa_ = machine::Isa::kReference;
+  StepProfile* profile_ = nullptr;
 };
 
 /// out [M, K] = x with all transforms applied, in order.

@@ -110,6 +110,10 @@ int64_t Transformer::workspace_bytes() const {
   return impl_->runner.buffers().bytes();
 }
 
+void Transformer::set_profile(StepProfile* profile) {
+  impl_->runner.buffers().set_profile(profile);
+}
+
 std::shared_ptr<const BoundLayer> Transformer::layer(int64_t index) const {
   return impl_->layers.at(static_cast<size_t>(index));
 }
@@ -232,8 +236,15 @@ Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* lo
   if (covered != m) return internal_error("batch slices do not cover its tokens");
   if (m == 0) return {};
 
-  s.runner.begin(batch);
-  s.embed(batch.tokens, s.runner.hidden());
+  StepProfile* const profile = s.runner.buffers().profile();
+  {
+    const StepTimer timer(profile, StepOp::kPositions);
+    s.runner.begin(batch);
+  }
+  {
+    const StepTimer timer(profile, StepOp::kEmbedding);
+    s.embed(batch.tokens, s.runner.hidden());
+  }
   for (int64_t layer = 0; layer < s.arch.layers; ++layer) {
     const BoundLayer& bound = *s.layers[static_cast<size_t>(layer)];
     s.runner.attention(bound, layer, batch, cache, observer);
@@ -248,7 +259,8 @@ Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* lo
     const float* seen = s.runner.buffers().materialize(x, rows, *s.pool);
     observer->input(s.arch.layers, Site::kLogits, seen, rows, s.arch.hidden);
   }
-  s.runner.buffers().run_group(s.head, std::move(x), rows, logits, s.arch.vocab_size, *s.pool);
+  s.runner.buffers().run_group(s.head, std::move(x), rows, logits, s.arch.vocab_size, *s.pool, StepOp::kHead);
+  const StepTimer timer(profile, StepOp::kLogits);
   finish_logits(logits, rows * s.arch.vocab_size, s.arch, *s.pool);
   return {};
 }

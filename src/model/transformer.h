@@ -11,6 +11,7 @@
 #include "model/architecture.h"
 #include "model/attention_cache.h"
 #include "model/linear.h"
+#include "model/step_profile.h"
 #include "tensor/model_weights.h"
 
 namespace tare::model {
@@ -82,6 +83,9 @@ class Transformer {
   /// logits: [logit_rows.size()][vocab_size] f32. Errors: batch too large, id out of range, position beyond the
   /// context.
   Status forward(const Batch& batch, AttentionCache& cache, float* logits, const Observer* observer = nullptr);
+
+  /// Where the time of forward passes is booked from now on; null: nowhere. Must outlive its use.
+  void set_profile(StepProfile* profile);
 
   /// The weights of one layer, shared: another model of the same architecture may run with them (blame restores layers
   /// so). Errors of set_layer: an architecture of another shape.

@@ -121,6 +121,33 @@ TEST_P(ModelFixture, NeighboursInABatchChangeNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModelFixture, ::testing::Values("T1", "T2"));
 
+TEST(Transformer, ProfileBooksEveryOperation) {
+  TARE_NEEDS_FIXTURE(path, "models/T1");
+  Tiny tiny = load_tiny(path, 1);
+  const Architecture& arch = tiny.transformer->architecture();
+  int64_t stored = 0, head = 0;
+  for (const LinearRecord& record : tiny.transformer->records()) {
+    (record.name == "lm_head" ? head : stored) += record.stored_bytes;
+  }
+  StepProfile profile;
+  tiny.transformer->set_profile(&profile);
+  const std::vector<float> logits = run(tiny, {1, 5, 9, 13, 17}, 2);  // three passes
+  tiny.transformer->set_profile(nullptr);
+  EXPECT_EQ(run(tiny, {1, 5, 9, 13, 17}, 2), logits);
+
+  int64_t bytes = 0;
+  for (const StepOp op : {StepOp::kQkv, StepOp::kOut, StepOp::kGateUp, StepOp::kDown}) bytes += profile.row(op).bytes;
+  EXPECT_EQ(bytes, 3 * stored);
+  EXPECT_EQ(profile.row(StepOp::kHead).bytes, 3 * head);
+  EXPECT_EQ(profile.row(StepOp::kHead).calls, 3);
+  for (const StepOp op : {StepOp::kQkvInput, StepOp::kTurn, StepOp::kStore, StepOp::kAttention, StepOp::kDownAdd}) {
+    EXPECT_EQ(profile.row(op).calls, 3 * arch.layers) << step_op_name(op);
+    EXPECT_GT(profile.row(op).seconds, 0) << step_op_name(op);
+  }
+  // f32: keys and values of 2, 4 and 5 tokens.
+  EXPECT_EQ(profile.row(StepOp::kAttention).bytes, (2 + 4 + 5) * arch.layers * arch.kv_heads * arch.head_dim * 2 * 4);
+}
+
 TEST(Transformer, RefusesWhatItCannotRun) {
   TARE_NEEDS_FIXTURE(path, "models/T1");
   Tiny tiny = load_tiny(path, 1);

@@ -168,7 +168,8 @@ Status BlockWalk::finish() {
       const float* x = rows.data();
       if (stream == Stream::kQuantized) x = (*rounder_)(Site::kDown, x, span.count, k);
       model::StepBuffers& buffers = runner.buffers();
-      buffers.run_group(bound_[s].down, {.rows = x, .k = k}, span.count, buffers.branch(), hidden, data_->pool());
+      buffers.run_group(bound_[s].down, {.rows = x, .k = k}, span.count, buffers.branch(), hidden, data_->pool(),
+                        model::StepOp::kDown);
       buffers.add_branch(bound_[s].mlp_norm_out, data_->one_layer(), span.count, data_->pool());
       TARE_TRY(data_->hidden(stream).write(span.first, span.count, runner.hidden()));
     }
