@@ -45,34 +45,71 @@ std::vector<int> allowed_cpus() {
 
 }  // namespace
 
+// The state of a job in one word: |generation|closed: 1 bit|workers that came: 16 bits|. A worker comes by adding
+// itself while the job is open; closing it tells the caller how many it has to wait for.
+constexpr uint64_t kOneJob = uint64_t{1} << 17;
+constexpr uint64_t kClosed = uint64_t{1} << 16;
+constexpr uint64_t kCame = kClosed - 1;
+
 struct ThreadPool::Impl {
   std::vector<std::thread> workers;
   std::mutex mutex;
   std::condition_variable wake;
-  std::atomic<uint64_t> generation{0};
-  std::atomic<int> pending{0};
+  std::atomic<uint64_t> job{kClosed};
+  std::atomic<int> done{0};
+  std::atomic<int> sleepers{0};
   std::atomic<bool> stop{false};
   std::atomic<bool> busy{false};
   void (*call)(void*, int) = nullptr;
   void* context = nullptr;
 
+  static bool is_new(uint64_t now, uint64_t seen) { return now / kOneJob != seen && (now & kClosed) == 0; }
+
   void work(int index) {
     uint64_t seen = 0;
     while (true) {
-      int spins = 0;
-      while (generation.load(std::memory_order_acquire) == seen && !stop.load(std::memory_order_relaxed)) {
+      uint64_t now = job.load(std::memory_order_acquire);
+      for (int spins = 0; !is_new(now, seen); now = job.load(std::memory_order_acquire)) {
+        if (stop.load(std::memory_order_relaxed)) return;
         if (++spins < kSpinRounds) {
           relax();
-        } else {
-          std::unique_lock lock(mutex);
-          wake.wait(lock, [&] { return generation.load() != seen || stop.load(); });
+          continue;
         }
+        std::unique_lock lock(mutex);
+        // Either the caller sees a sleeper, or the sleeper sees the job.
+        sleepers.fetch_add(1);
+        wake.wait(lock, [&] { return is_new(job.load(), seen) || stop.load(); });
+        sleepers.fetch_sub(1);
+        spins = 0;
       }
-      if (stop.load()) return;
-      seen = generation.load(std::memory_order_acquire);
+      if (!job.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel)) continue;
+      seen = now / kOneJob;
       call(context, index);
-      pending.fetch_sub(1, std::memory_order_acq_rel);
+      done.fetch_add(1, std::memory_order_release);
     }
+  }
+
+  void open(void (*new_call)(void*, int), void* new_context) {
+    [[maybe_unused]] const bool was_busy = busy.exchange(true);
+    assert(!was_busy && "ThreadPool::run is not reentrant");
+    call = new_call;
+    context = new_context;
+    done.store(0, std::memory_order_relaxed);
+    job.store((job.load(std::memory_order_relaxed) / kOneJob + 1) * kOneJob);
+    if (sleepers.load() == 0) return;
+    std::lock_guard lock(mutex);  // whoever is about to sleep does before it can miss this
+    wake.notify_all();
+  }
+
+  void close(int expected) {
+    for (int spins = 0; done.load(std::memory_order_acquire) != expected; ++spins) {
+      // More threads than cores: let the others run instead of burning their time.
+      if (spins < kSpinRounds)
+        relax();
+      else
+        std::this_thread::yield();
+    }
+    busy.store(false);
   }
 };
 
@@ -107,25 +144,16 @@ int ThreadPool::size() const {
 }
 
 void ThreadPool::run_erased(void (*call)(void*, int), void* context) {
-  [[maybe_unused]] const bool was_busy = impl_->busy.exchange(true);
-  assert(!was_busy && "ThreadPool::run is not reentrant");
-  impl_->call = call;
-  impl_->context = context;
-  impl_->pending.store(static_cast<int>(impl_->workers.size()), std::memory_order_relaxed);
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->generation.fetch_add(1, std::memory_order_release);
-  }
-  impl_->wake.notify_all();
+  impl_->open(call, context);
   call(context, 0);
-  for (int spins = 0; impl_->pending.load(std::memory_order_acquire) != 0; ++spins) {
-    // More threads than cores: let the others run instead of burning their time.
-    if (spins < kSpinRounds)
-      relax();
-    else
-      std::this_thread::yield();
-  }
-  impl_->busy.store(false);
+  impl_->close(size() - 1);
+  impl_->job.fetch_or(kClosed);
+}
+
+void ThreadPool::share_erased(void (*call)(void*, int), void* context) {
+  impl_->open(call, context);
+  call(context, 0);
+  impl_->close(static_cast<int>(impl_->job.fetch_or(kClosed) & kCame));
 }
 
 int owned_cpu_count() {

@@ -8,7 +8,7 @@
 namespace tare {
 
 /// A fixed set of worker threads; the caller is thread 0. Workers spin briefly between jobs, then sleep.
-/// Only one thread may call `run`/`parallel_for` at a time; nested calls are an error (asserted).
+/// Only one thread may call `run`/`share`/`parallel_for` at a time; nested calls are an error (asserted).
 /// Work is handed out dynamically, so a kernel's result must not depend on which thread computes what (promise P1).
 class ThreadPool {
  public:
@@ -27,6 +27,15 @@ class ThreadPool {
                &body);
   }
 
+  /// Calls body(thread_index) on the caller, and at most once on each worker that comes before the caller's own call
+  /// has ended; returns when all that came are done. For work that bodies hand out among themselves: a worker that
+  /// the system is not running then holds up nobody. body must not throw.
+  template <class Body>
+  void share(Body&& body) {
+    share_erased([](void* context, int thread) { (*static_cast<std::remove_reference_t<Body>*>(context))(thread); },
+                 &body);
+  }
+
   /// Calls body(begin, end) for disjoint ranges that cover [0, count), each at most `grain` long.
   template <class Body>
   void parallel_for(int64_t count, int64_t grain, Body&& body) {
@@ -36,7 +45,7 @@ class ThreadPool {
       return;
     }
     std::atomic<int64_t> next{0};
-    run([&](int) {
+    share([&](int) {
       for (int64_t begin; (begin = next.fetch_add(grain, std::memory_order_relaxed)) < count;) {
         body(begin, begin + grain < count ? begin + grain : count);
       }
@@ -45,6 +54,7 @@ class ThreadPool {
 
  private:
   void run_erased(void (*call)(void*, int), void* context);
+  void share_erased(void (*call)(void*, int), void* context);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "base/checked.h"
 #include "base/thread_pool.h"
+#include "kernels/cpu/tasks.h"
 #include "kernels/int_gemm.h"
 
 /// How the drivers of the integer products cut rows into panels, panels and tokens into units of work, and memory into
@@ -88,23 +88,18 @@ inline int64_t thread_bytes(int64_t m) {
 }
 
 /// body(thread, panel, begin, end) for every panel and range of tokens, handed out as threads come for them. Ranges of
-/// tokens are the outer loop, so that a thread meets the same activations again. With few tokens a thread takes runs of
-/// neighbouring panels: what it prefetches past the end of one is then its own.
+/// tokens are the outer loop, so that a thread meets the same activations again. With few tokens each thread has a
+/// share of neighbouring panels: what it prefetches past the end of one is then its own.
 template <class Body>
 void for_each_unit(ThreadPool& pool, int64_t m, int64_t panels, Body body) {
   const Split split = split_tokens(m, panels, pool.size());
   const int64_t units = split.ranges * panels;
-  const int64_t run = m <= kFewTokens ? std::max<int64_t>(1, units / (4 * pool.size())) : 1;
-  std::atomic<int64_t> next{0};
-  auto work = [&](int thread) {
-    for (int64_t first; (first = next.fetch_add(run, std::memory_order_relaxed)) < units;) {
-      for (int64_t unit = first; unit < std::min(units, first + run); ++unit) {
-        const int64_t begin = unit / panels * split.tokens;
-        body(thread, unit % panels, begin, std::min(m, begin + split.tokens));
-      }
-    }
+  const auto work = [&](int64_t unit, int thread) {
+    const int64_t begin = unit / panels * split.tokens;
+    body(thread, unit % panels, begin, std::min(m, begin + split.tokens));
   };
-  pool.run(work);
+  if (m <= kFewTokens) return for_each_neighbour(pool, units, work);
+  for_each_task(pool, units, work);
 }
 
 }  // namespace tare::kernels

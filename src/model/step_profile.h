@@ -11,7 +11,7 @@ namespace tare::model {
 /// the rounding to codes; it stands before their product.
 enum class StepOp : uint8_t {
   kPositions,
-  kEmbedding,
+  kEmbed,
   kQkvInput,
   kQkv,
   kTurn,
@@ -26,7 +26,7 @@ enum class StepOp : uint8_t {
   kDown,
   kDownAdd,
   kHeadInput,
-  kHead,
+  kLogitProduct,
   kLogits,
 };
 inline constexpr int kStepOps = static_cast<int>(StepOp::kLogits) + 1;

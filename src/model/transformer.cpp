@@ -242,7 +242,7 @@ Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* lo
     s.runner.begin(batch);
   }
   {
-    const StepTimer timer(profile, StepOp::kEmbedding);
+    const StepTimer timer(profile, StepOp::kEmbed);
     s.embed(batch.tokens, s.runner.hidden());
   }
   for (int64_t layer = 0; layer < s.arch.layers; ++layer) {
@@ -259,7 +259,7 @@ Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* lo
     const float* seen = s.runner.buffers().materialize(x, rows, *s.pool);
     observer->input(s.arch.layers, Site::kLogits, seen, rows, s.arch.hidden);
   }
-  s.runner.buffers().run_group(s.head, std::move(x), rows, logits, s.arch.vocab_size, *s.pool, StepOp::kHead);
+  s.runner.buffers().run_group(s.head, std::move(x), rows, logits, s.arch.vocab_size, *s.pool, StepOp::kLogitProduct);
   const StepTimer timer(profile, StepOp::kLogits);
   finish_logits(logits, rows * s.arch.vocab_size, s.arch, *s.pool);
   return {};

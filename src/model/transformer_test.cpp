@@ -138,8 +138,8 @@ TEST(Transformer, ProfileBooksEveryOperation) {
   int64_t bytes = 0;
   for (const StepOp op : {StepOp::kQkv, StepOp::kOut, StepOp::kGateUp, StepOp::kDown}) bytes += profile.row(op).bytes;
   EXPECT_EQ(bytes, 3 * stored);
-  EXPECT_EQ(profile.row(StepOp::kHead).bytes, 3 * head);
-  EXPECT_EQ(profile.row(StepOp::kHead).calls, 3);
+  EXPECT_EQ(profile.row(StepOp::kLogitProduct).bytes, 3 * head);
+  EXPECT_EQ(profile.row(StepOp::kLogitProduct).calls, 3);
   for (const StepOp op : {StepOp::kQkvInput, StepOp::kTurn, StepOp::kStore, StepOp::kAttention, StepOp::kDownAdd}) {
     EXPECT_EQ(profile.row(op).calls, 3 * arch.layers) << step_op_name(op);
     EXPECT_GT(profile.row(op).seconds, 0) << step_op_name(op);

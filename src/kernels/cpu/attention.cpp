@@ -213,7 +213,7 @@ void run(const AttendIsa& isa, const AttentionProblem& p, const KvLayer& layer,
     if (item.partial < 0) finish(item, states, 1, 0);
   };
   std::atomic<int64_t> next{0};
-  pool.run([&](int thread) {
+  pool.share([&](int thread) {
     std::byte* scratch = threads_area + thread * area.thread_bytes;
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) run_item(items[i], scratch);
   });

@@ -564,8 +564,9 @@ void run_float(const FloatGemmOps& ops, const FloatLinear& linear, const float* 
     tokens.group_sums = sums;
   }
   if (m <= kRegisterTokens) {
-    for_each_task(pool, w.blocks,
-                  [&](int64_t block, int) { ops.decode_in_registers(w, block, block + 1, tokens, out, out_stride); });
+    for_each_neighbour(pool, w.blocks, [&](int64_t block, int) {
+      ops.decode_in_registers(w, block, block + 1, tokens, out, out_stride);
+    });
     return;
   }
   const int64_t slices = ceil_div(m, kPanelTokens);
