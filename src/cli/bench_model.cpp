@@ -119,28 +119,20 @@ boost::json::object point(const runtime::LoadedModel& model, const eval::SpeedRe
   return out;
 }
 
-// One row an operation: what it took a step, and how much of the step that is. What no row holds is the last one.
-boost::json::array profile_rows(const model::StepProfile& profile, const eval::Speed& speed, int64_t steps) {
-  double total = 0;
-  for (const double s : speed.seconds) total += s;
-  double left = total;
+// One row an operation: what it took a pass, in wall time, and how much of the pass that is.
+boost::json::array profile_rows(const model::StepProfile& profile) {
+  const model::StepProfile::Row& pass = profile.rows[static_cast<size_t>(model::StepOp::kPass)];
+  const auto passes = static_cast<double>(std::max<int64_t>(1, pass.calls));
   boost::json::array out;
-  const auto add = [&](std::string_view op, double calls, double seconds, double bytes) {
-    const auto count = static_cast<double>(steps);
-    out.push_back({{"op", op},
-                   {"calls", calls / count},
-                   {"ms", 1e3 * seconds / count},
-                   {"gbps", bytes / seconds / 1e9},
-                   {"share", seconds / total}});
-  };
   for (int i = 0; i < model::kStepOps; ++i) {
-    const auto op = static_cast<model::StepOp>(i);
     const model::StepProfile::Row& row = profile.rows[static_cast<size_t>(i)];
     if (row.calls == 0) continue;
-    add(step_op_name(op), static_cast<double>(row.calls), row.seconds, static_cast<double>(row.bytes));
-    left -= row.seconds;
+    out.push_back({{"op", step_op_name(static_cast<model::StepOp>(i))},
+                   {"calls", static_cast<double>(row.calls) / passes},
+                   {"ms", 1e3 * row.seconds / passes},
+                   {"gbps", static_cast<double>(row.bytes) / row.seconds / 1e9},
+                   {"share", row.seconds / pass.seconds}});
   }
-  add("between", 0, left, 0);
   return out;
 }
 
@@ -238,7 +230,7 @@ Status bench_model(Context& context, Flags& flags) {
           for (const auto& name : one["kernels"].as_array()) line += fmt::format("  {}", name.as_string().c_str());
           context.say(line);
           if (flags.profile) {
-            boost::json::array rows = profile_rows(profile, speed, flags.repeats * (decode ? request.tokens : 1));
+            boost::json::array rows = profile_rows(profile);
             for (const boost::json::value& row : rows) context.say(profile_line(row.as_object()));
             one["profile"] = std::move(rows);
           }

@@ -159,7 +159,7 @@ void StepBuffers::run_group(const LinearGroup& group, RowSource x, int64_t m, fl
     const kernels::ActivationForm form = linear.form();
     const bool plain = linear.input().empty();
     if (!(plain && reusable && made.form == form)) {
-      const StepTimer timer(profile_, input_of(product));
+      const StepTimer timer(plain && form.dtype == tensor::DType::kF32 ? nullptr : profile_, input_of(product));
       const float* input = x.rows;
       if (!plain) {
         apply_transforms(linear.input(), x.rows, m, linear.k(), transformed_.data());

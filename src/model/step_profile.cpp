@@ -22,6 +22,7 @@ std::string_view step_op_name(StepOp op) {
       "input of head",
       "head",
       "logits",
+      "pass",
   };
   return kNames[static_cast<size_t>(op)];
 }

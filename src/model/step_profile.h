@@ -28,8 +28,9 @@ enum class StepOp : uint8_t {
   kHeadInput,
   kLogitProduct,
   kLogits,
+  kPass,  // the whole pass
 };
-inline constexpr int kStepOps = static_cast<int>(StepOp::kLogits) + 1;
+inline constexpr int kStepOps = static_cast<int>(StepOp::kPass) + 1;
 
 std::string_view step_op_name(StepOp op);
 constexpr StepOp input_of(StepOp product) {

@@ -237,6 +237,7 @@ Status Transformer::forward(const Batch& batch, AttentionCache& cache, float* lo
   if (m == 0) return {};
 
   StepProfile* const profile = s.runner.buffers().profile();
+  const StepTimer whole(profile, StepOp::kPass);
   {
     const StepTimer timer(profile, StepOp::kPositions);
     s.runner.begin(batch);

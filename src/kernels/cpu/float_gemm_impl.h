@@ -11,8 +11,9 @@ constexpr int kTilePanels = kRegisters == 32 ? 4 : 1;
 constexpr int panels_at_once(int tokens) {
   return kRegisters == 32 ? 4 : 4 / tokens;
 }
-// About one DRAM latency at the rate of one thread.
-constexpr int64_t kPrefetchBytes = 2048;
+// From memory into the second-level cache, and half way into the first (docs/decisions/decode.md).
+constexpr int64_t kFarBytes = 8192;
+constexpr int64_t kNearBytes = 4096;
 
 int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -139,7 +140,10 @@ void register_tile(const FloatMatrix& w, const D& decode, const std::byte* codes
     const int64_t end = w.group_step[g + 1];
     for (int64_t s = w.group_step[g]; s < end; ++s, at += step_bytes) {
       const float* xs = x + s * D::kUnit;
-      for (int p = 0; p < P; ++p) prefetch(at + p * kStepBytes + kPrefetchBytes);
+      for (int p = 0; p < P; ++p) {
+        prefetch_far(at + p * kStepBytes + kFarBytes);
+        prefetch_near(at + p * kStepBytes + kNearBytes);
+      }
       const auto multiply = [&](const typename D::Step& step, int j, int p) {
         Lanes column = decode.column(step, j);
         if constexpr (Scaled) column = fma(column, terms.scale[i][p], terms.offset[i][p]);

@@ -52,8 +52,11 @@ inline Lanes fma(Lanes x, Lanes y, Lanes z) {
   return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
 
-inline void prefetch(const std::byte* p) {
+inline void prefetch_near(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+}
+inline void prefetch_far(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
 
 inline __m256i load_half_step(const std::byte* p) {

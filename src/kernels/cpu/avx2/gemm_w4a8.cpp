@@ -58,7 +58,8 @@ inline const uint8_t* block_at(const IntShape& shape, const IntPanel& panel, int
   return panel.codes + offset;
 }
 
-constexpr int64_t kPrefetchBytes = 8192;
+constexpr int64_t kFarBytes = 8192;    // from memory into the second-level cache,
+constexpr int64_t kNearBytes = 4096;   // and half way into the first
 constexpr int64_t kStreamTile = 4;     // tokens of one pass
 constexpr int64_t kStreamTokens = 12;  // three passes, the later ones from the cache
 
@@ -90,7 +91,8 @@ void stream(const IntShape& shape, const IntPanel& panel, const int8_t* x, int64
 #pragma GCC unroll 4
         for (int j = 0; j < 4; ++j) {
           const uint8_t* line = codes + j * kLineBytes;
-          _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetchBytes), _MM_HINT_T1);
+          _mm_prefetch(reinterpret_cast<const char*>(line + kFarBytes), _MM_HINT_T1);
+          _mm_prefetch(reinterpret_cast<const char*>(line + kNearBytes), _MM_HINT_T0);
           const __m256i v0 = load256(line);
           const __m256i v1 = load256(line + 32);
 #pragma GCC unroll 2

@@ -47,8 +47,11 @@ inline Lanes fma(Lanes a, Lanes b, Lanes c) {
   return {_mm512_fmadd_ps(a.v, b.v, c.v)};
 }
 
-inline void prefetch(const std::byte* p) {
+inline void prefetch_near(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+}
+inline void prefetch_far(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
 
 inline __m512i load_step(const std::byte* p) {

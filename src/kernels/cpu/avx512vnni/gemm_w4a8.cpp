@@ -4,7 +4,6 @@ namespace tare::kernels {
 namespace {
 
 constexpr int64_t kPackedBlock = 4 * kLineBytes;
-constexpr int64_t kPrefetchBytes = 8192;
 constexpr int64_t kChunkPrefetchBytes = 16 * kPanelRowBlocks * kPackedBlock;  // a chunk
 constexpr int64_t kStreamTile = 12;                                           // tokens of one pass
 constexpr int64_t kStreamTokens = 24;  // two passes, the second from the cache; beyond, expanding once is cheaper
@@ -158,8 +157,7 @@ void stream(const IntShape& shape, const IntPanel& panel, int first_row_block, c
 #pragma GCC unroll 4
           for (int r = 0; r < R; ++r) {
             const uint8_t* line = lines + r * kPackedBlock + j * kLineBytes;
-            // The hardware prefetcher alone reaches three quarters of the bandwidth (docs/decisions/kernels-w4a8.md).
-            if (half == 0) _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetchBytes), _MM_HINT_T1);
+            if (half == 0) fetch_ahead<T <= kPrefetchTokens>(line);
             operand[r] = half_line(line, half);
             if (Scaled) operand[r] = inner[r].apply(operand[r]);
           }
