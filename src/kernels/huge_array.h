@@ -2,13 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "base/result.h"
 
 namespace tare::kernels {
 
-/// Zeroed memory for packed weights. Whole 2 MB pages inside it are asked for as huge pages (a stream of weights is
-/// otherwise bound by page walks); the ends stay on small pages, so nothing is wasted.
+/// Zeroed memory for packed weights, in 2 MB pages where the system gives them (a stream of weights is otherwise bound
+/// by page walks). Arrays lie one after the other in regions of 64 MB, so that their ends are in huge pages too and
+/// nothing is wasted; a region is given back with its last array.
 class HugeArray {
  public:
   HugeArray() = default;
@@ -24,9 +26,10 @@ class HugeArray {
   uint8_t* data() const { return data_; }  // 64-byte aligned
   int64_t bytes() const { return bytes_; }
 
+  struct Region;
+
  private:
-  void* mapped_ = nullptr;
-  size_t mapped_bytes_ = 0;
+  std::shared_ptr<Region> region_;
   uint8_t* data_ = nullptr;
   int64_t bytes_ = 0;
 };
