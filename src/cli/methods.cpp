@@ -104,6 +104,7 @@ json::array describe_recipes(Context& context) {
                    {"transforms", strings(recipe.transforms)},
                    {"scheme", recipe.scheme},
                    {"calibrated", recipe.calibrated},
+                   {"formats", strings(recipe.formats)},
                    {"summary", recipe.summary}});
   }
   return out;

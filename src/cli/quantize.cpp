@@ -18,6 +18,7 @@
 #include "cli/command.h"
 #include "cli/known_answer.h"
 #include "cli/quantize_calibration.h"
+#include "cli/quantize_format.h"
 #include "cli/quantize_gate.h"
 #include "eval/report.h"
 #include "plugin/plugins.h"
@@ -142,20 +143,6 @@ Result<quantize::HeadChoice> head_choice(const Flags& flags, const tensor::Model
   return head;
 }
 
-// The format of the result: what the user says, if the method's weights fit into it, or the method's own first one.
-Status settle_format(const quantize::Recipe& recipe, Flags& flags) {
-  const auto& fitting = recipe.formats;
-  if (flags.format.empty()) flags.format = fitting.empty() ? "tare" : std::string(fitting.front());
-  TARE_ASSIGN([[maybe_unused]] const auto* writer, checkpoints::find_writer(flags.format));
-  const bool fits = fitting.empty() || std::find(fitting.begin(), fitting.end(), flags.format) != fitting.end();
-  if (fits || flags.allow_loss) return {};
-  return unsupported(fmt::format("{} does not hold what {} makes", flags.format, recipe.name),
-                     {.where = "--format",
-                      .expected = fmt::format("{}", fmt::join(fitting, ", ")),
-                      .found = flags.format,
-                      .hint = "--allow-loss writes what it can and lists the rest"});
-}
-
 // An algorithm of a plugin decides matrix by matrix, without data; what it makes is written like any other.
 Status quantize_by_plugin(Context& context, const TareAlgorithm& algorithm, const Flags& flags) {
   if (!flags.scheme.scheme.empty() || !flags.set.empty() || !flags.ignore.empty()) {
@@ -224,7 +211,7 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
     return quantize_by_plugin(context, *algorithm, flags);
   }
   TARE_ASSIGN(options.recipe, quantize::find_recipe(flags.method));
-  TARE_TRY(settle_format(*options.recipe, flags));
+  TARE_ASSIGN(flags.format, settle_format(*options.recipe, flags.format, flags.allow_loss));
   if (flags.symmetric || flags.asymmetric) flags.scheme.symmetric = flags.symmetric;
   TARE_ASSIGN(options.scheme, quantize::resolve_scheme(*options.recipe, flags.scheme, &options.widths));
   for (const std::string& text : flags.set) {
@@ -251,6 +238,7 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
       }
     }
   }
+  if (!flags.allow_loss) TARE_TRY(check_format(flags.format, *source, arch, options, context.pool()));
   TARE_ASSIGN(options.head, head_choice(flags, *source, substitutions));
   options.caps = context.capabilities();
   CalibrationInput calibration;
