@@ -161,7 +161,8 @@ TEST(CliQuantize, FormsRefuseFormatsThatCannotHoldThem) {
   EXPECT_EQ(run({"mxfp4", "--group-size", "64"}).exit_code, 2);
   // What a format cannot hold of these very shapes is said before any work.
   TARE_NEEDS_FIXTURE(odd, "models/T2");
-  for (const auto& [method, words] : {std::pair{"nf4", "lut4 g64 over 352 columns"}, {"nf4-dq", "runs of 255 blocks"}}) {
+  for (const auto& [method, words] :
+       {std::pair{"nf4", "lut4 g64 over 352 columns"}, {"nf4-dq", "runs of 255 blocks"}}) {
     const testing::Finished done =
         tare_run({"quantize", odd, "--out", folder + "/q", "--gate", "off", "--method", method});
     EXPECT_EQ(done.exit_code, 2);

@@ -75,6 +75,50 @@ TEST(GemmLlmInt8, EqualsTheReferenceOnItsOwnForm) {
   }
 }
 
+// A planted channel of 100 beside values of deviation 1. The step of a token is its largest value / 127, and the error
+// of the product grows with its square: without the outlier it shrinks by (100 / largest of the rest)^2, about a
+// thousand.
+TEST(GemmLlmInt8, APlantedOutlierCostsNothing) {
+  const machine::Capabilities caps = machine::capabilities();
+  ThreadPool pool(1);
+  constexpr int64_t n = 64, k = 576, m = 8;
+  const tensor::Weight w = weight(n, k, 7);
+  const std::vector<float> decoded = *tensor::to_f32(w);
+  std::vector<float> x = sample_tokens(m, k, 8);
+  double gain = 0;
+  for (int64_t t = 0; t < m; ++t) {
+    float largest = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      float& v = x[static_cast<size_t>(t * k + i)];
+      v = std::fmin(std::fmax(v, -4.0f), 4.0f);
+      largest = std::max(largest, std::fabs(v));
+    }
+    x[static_cast<size_t>(t * k + 77)] = 100;
+    gain += 1e4 / static_cast<double>(largest * largest) / m;
+  }
+  const auto error = [&](const LinearKernel& kernel, float threshold) {
+    const LinearProblem problem =
+        problem_of(w, {.type = tensor::ActivationType::kS8, .outlier_threshold = threshold}, false);
+    const std::vector<float> y = *run_linear(kernel, problem, {&w, 1}, {}, x, m, caps.isa, pool);
+    double sum = 0;
+    for (int64_t t = 0; t < m; ++t) {
+      for (int64_t row = 0; row < n; ++row) {
+        double exact = 0;
+        for (int64_t i = 0; i < k; ++i) {
+          exact += static_cast<double>(x[static_cast<size_t>(t * k + i)]) * decoded[static_cast<size_t>(row * k + i)];
+        }
+        const double d = static_cast<double>(y[static_cast<size_t>(t * n + row)]) - exact;
+        sum += d * d;
+      }
+    }
+    return sum;
+  };
+  const double measured = error(kGemmReference, 0) / error(kGemmReference, 6);
+  printf("gain %.0f, expected %.0f\n", measured, gain);
+  EXPECT_GT(measured, gain / 2);
+  EXPECT_LT(measured, gain * 2);
+}
+
 TEST(GemmLlmInt8, IsForOutliersOnly) {
   const machine::Capabilities caps = machine::capabilities();
   const tensor::Weight w = weight(8, 64, 1);

@@ -335,6 +335,25 @@ TEST(Forms, ErrorsAtOddSizes) {
   }
 }
 
+// Each form on what it was made for: normally distributed weights, in groups of about the same cost.
+TEST(Forms, OrderOnNormalWeights) {
+  const int64_t n = 64, k = 576;
+  const std::vector<float> w = bell(n * k, 5);
+  ThreadPool pool(2);
+  const auto error = [&](const GridSpec& spec) {
+    return relative(w, dequantize(*round_to_nearest(spec, w.data(), n, k, "test", pool)));
+  };
+  const auto form = [&](const char* name) { return error(default_spec(*find_form(name))); };
+  const double integer = error({.group_size = 64, .scale_dtype = tensor::DType::kF32});
+  printf("s4 g64 %.5f: nf4 %.5f, nf4-dq %.5f, fp4 %.5f, hqq %.5f, nvfp4 %.5f, mxfp4 %.5f\n", integer, form("nf4"),
+         form("nf4-dq"), form("fp4"), form("hqq"), form("nvfp4"), form("mxfp4"));
+  EXPECT_LT(form("nf4"), integer);
+  EXPECT_LT(form("nf4-dq"), 1.02 * form("nf4"));
+  EXPECT_LT(form("nf4"), form("fp4"));
+  EXPECT_LT(form("hqq"), error({.group_size = 64, .symmetric = false, .scale_dtype = tensor::DType::kF32}));
+  EXPECT_LT(form("nvfp4"), form("mxfp4"));
+}
+
 // The zero that HQQ moves lowers sum |e|, which is what it stops by, and more so the sum of |e|^0.7.
 TEST(Forms, HqqLosesLessThanItsStart) {
   const std::vector<float> w = bell(64 * 576, 9);
