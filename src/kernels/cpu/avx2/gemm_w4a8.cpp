@@ -13,6 +13,7 @@ constexpr int64_t kPackedBlock = 4 * kLineBytes;
 template <int T>
 void tile(const uint8_t* w, int64_t w_stride, const int8_t* x, int64_t stride, int64_t blocks, const uint8_t* scales,
           int64_t scale_stride, int64_t group_blocks, int32_t* c) {
+  int64_t left = group_blocks;  // column blocks of the current group
   for (int64_t b = 0; b < blocks; ++b, w += w_stride, x += kColumnBlock) {
     __m256i acc[T][2];
 #pragma GCC unroll 8
@@ -26,18 +27,21 @@ void tile(const uint8_t* w, int64_t w_stride, const int8_t* x, int64_t stride, i
         const __m256i tokens = _mm256_set1_epi32(four);
         const __m256i p0 = _mm256_maddubs_epi16(w0, tokens);
         const __m256i p1 = _mm256_maddubs_epi16(w1, tokens);
-        acc[t][0] = j == 0 ? p0 : _mm256_add_epi16(acc[t][0], p0);
-        acc[t][1] = j == 0 ? p1 : _mm256_add_epi16(acc[t][1], p1);
+        acc[t][0] = j == 0 ? p0 : add16_in_order(acc[t][0], p0);
+        acc[t][1] = j == 0 ? p1 : add16_in_order(acc[t][1], p1);
       }
     }
     __m256i a0 = _mm256_set1_epi16(1);
     __m256i a1 = a0;
     if (group_blocks != 0) {
-      const uint8_t* a = scales + b / group_blocks * scale_stride;
-      a0 = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a)));
-      a1 = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a + 8)));
+      a0 = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
+      a1 = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + 8)));
       a0 = _mm256_or_si256(a0, _mm256_slli_epi32(a0, 16));
       a1 = _mm256_or_si256(a1, _mm256_slli_epi32(a1, 16));
+      if (--left == 0) {
+        scales += scale_stride;
+        left = group_blocks;
+      }
     }
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
@@ -107,8 +111,8 @@ void stream(const IntShape& shape, const IntPanel& panel, const int8_t* x, int64
               const __m256i p0 = _mm256_maddubs_epi16(w0, token);
               const __m256i p1 = _mm256_maddubs_epi16(w1, token);
               const bool begin = j == 0 && half == 0;
-              acc[t][0] = begin ? p0 : _mm256_add_epi16(acc[t][0], p0);
-              acc[t][1] = begin ? p1 : _mm256_add_epi16(acc[t][1], p1);
+              acc[t][0] = begin ? p0 : add16_in_order(acc[t][0], p0);
+              acc[t][1] = begin ? p1 : add16_in_order(acc[t][1], p1);
             }
           }
         }

@@ -27,8 +27,8 @@ void tile(const uint8_t* w, int64_t w_stride, const int16_t* x, int64_t stride, 
         int64_t four;
         __builtin_memcpy(&four, x + t * stride + j * 4, 8);
         const __m256i tokens = _mm256_set1_epi64x(four);
-        acc[t][0] = _mm256_add_epi32(acc[t][0], _mm256_madd_epi16(w0, tokens));
-        acc[t][1] = _mm256_add_epi32(acc[t][1], _mm256_madd_epi16(w1, tokens));
+        acc[t][0] = add32_in_order(acc[t][0], _mm256_madd_epi16(w0, tokens));
+        acc[t][1] = add32_in_order(acc[t][1], _mm256_madd_epi16(w1, tokens));
       }
     }
   }

@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "kernels/cpu/avx2/in_order.h"
 #include "kernels/group_gemm.h"
 
 namespace tare::kernels {
@@ -99,8 +100,8 @@ void sums_narrow(const uint8_t* w, int64_t w_stride, int64_t half, int64_t halve
           int32_t four;
           __builtin_memcpy(&four, columns + t * stride + (j + i) * 4, 4);
           const __m256i tokens = _mm256_set1_epi32(four);
-          acc[t][0] = _mm256_add_epi16(acc[t][0], _mm256_maddubs_epi16(w0, tokens));
-          acc[t][1] = _mm256_add_epi16(acc[t][1], _mm256_maddubs_epi16(w1, tokens));
+          acc[t][0] = add16_in_order(acc[t][0], _mm256_maddubs_epi16(w0, tokens));
+          acc[t][1] = add16_in_order(acc[t][1], _mm256_maddubs_epi16(w1, tokens));
         }
       }
     }
@@ -134,8 +135,8 @@ void sums_wide(const uint8_t* w, int64_t w_stride, int64_t half, int64_t halves,
           int64_t four;
           __builtin_memcpy(&four, x + t * stride + h * 16 + j * 4, 8);
           const __m256i tokens = _mm256_set1_epi64x(four);
-          acc[t][0] = _mm256_add_epi32(acc[t][0], _mm256_madd_epi16(w0, tokens));
-          acc[t][1] = _mm256_add_epi32(acc[t][1], _mm256_madd_epi16(w1, tokens));
+          acc[t][0] = add32_in_order(acc[t][0], _mm256_madd_epi16(w0, tokens));
+          acc[t][1] = add32_in_order(acc[t][1], _mm256_madd_epi16(w1, tokens));
         }
       }
     }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/avx2/in_order.h"
 #include "kernels/int_gemm.h"
 
 /// What the integer products share on AVX2 without VNNI. For the .cpp files of this folder only; everything has
