@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <span>
@@ -37,6 +38,24 @@ class AlignedBytes {
   };
   std::unique_ptr<std::byte, Free> data_;
   size_t size_ = 0;
+};
+
+/// Floats in such memory, zero at first. Rows of a large matrix that are met column by column need it: with small pages
+/// each row costs a walk through the page tables.
+class AlignedFloats {
+ public:
+  AlignedFloats() = default;
+  explicit AlignedFloats(size_t count) : bytes_(count * sizeof(float)), count_(count) {
+    if (count > 0) std::memset(bytes_.data(), 0, bytes_.size());
+  }
+
+  float* data() { return reinterpret_cast<float*>(bytes_.data()); }
+  const float* data() const { return reinterpret_cast<const float*>(bytes_.data()); }
+  size_t size() const { return count_; }
+
+ private:
+  AlignedBytes bytes_;
+  size_t count_ = 0;
 };
 
 }  // namespace tare

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/aligned_bytes.h"
 #include "base/checked.h"
 #include "kernels/activations.h"
 #include "kernels/reference/samples.h"
@@ -63,7 +64,7 @@ Result<std::vector<LinearTiming>> measure_linear(const LinearKernel& kernel, con
     write_activations(carved, x.data(), problem.k, 0, tokens, isa);
     const Activations activations = carved.view();
     std::vector<std::byte> workspace(static_cast<size_t>(kernel.workspace_bytes(problem, tokens, pool.size()) + 64));
-    std::vector<float> out(static_cast<size_t>(tokens * problem.n));
+    AlignedFloats out(static_cast<size_t>(tokens * problem.n));  // as in a model
 
     std::vector<double> seconds;
     size_t next = 0;

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int64_t kRowGrain = 4;  // rows that a thread takes at a time
 
-std::vector<float> floats(int64_t rows, int64_t columns) {
-  return std::vector<float>(static_cast<size_t>(rows * columns));
+AlignedFloats floats(int64_t rows, int64_t columns) {
+  return AlignedFloats(static_cast<size_t>(rows * columns));
 }
 
 void rms_norm_row(const float* x, const std::vector<float>& weight, int64_t n, const Architecture& arch,
@@ -65,7 +65,7 @@ void StepBuffers::require(const LinearGroup& group, int64_t max_tokens, int thre
   if (workspace > workspace_.size()) workspace_ = AlignedBytes(workspace);
   if (activations > activations_.size()) activations_ = AlignedBytes(activations);
   if (rows > row_scratch_.size()) row_scratch_ = AlignedBytes(rows);
-  if (transformed > transformed_.size()) transformed_.resize(transformed);
+  if (transformed > transformed_.size()) transformed_ = AlignedFloats(transformed);
 }
 
 void StepBuffers::set_positions(const Batch& batch, const Architecture& arch,

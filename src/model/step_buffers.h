@@ -81,7 +81,7 @@ class StepBuffers {
   void write_codes(const kernels::ActivationStorage& storage, const float* rows, const RowSource& source,
                    ThreadPool& pool);
 
-  std::vector<float> hidden_, normed_, qkv_, attention_, gate_up_, mlp_, branch_, transformed_;
+  AlignedFloats hidden_, normed_, qkv_, attention_, gate_up_, mlp_, branch_, transformed_;
   std::vector<RopeTable> ropes_;
   AlignedBytes workspace_;    // of the kernels
   AlignedBytes activations_;  // input of a kernel in the form it asked for
