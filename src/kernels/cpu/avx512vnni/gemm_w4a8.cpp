@@ -4,8 +4,7 @@ namespace tare::kernels {
 namespace {
 
 constexpr int64_t kPackedBlock = 4 * kLineBytes;
-constexpr int64_t kChunkPrefetchBytes = 16 * kPanelRowBlocks * kPackedBlock;  // a chunk
-constexpr int64_t kStreamTile = 12;                                           // tokens of one pass
+constexpr int64_t kStreamTile = 12;    // tokens of one pass
 constexpr int64_t kStreamTokens = 24;  // two passes, the second from the cache; beyond, expanding once is cheaper
 
 /// One byte a row, 16 rows -> the byte in all four bytes of the row's lane.
@@ -60,6 +59,10 @@ struct Codes4 {
   static int passes(const IntShape& shape) { return shape.wide_scales ? 2 : 1; }
   static int32_t operand_zero(const IntShape& shape) { return shape.groups != 0 && shape.fits_s8 ? 128 : 0; }
 
+  static const uint8_t* line_at(const IntShape& shape, const IntPanel& panel, int64_t block) {
+    return block_at(shape, panel, block) - (shape.groups != 0 ? group_bytes(panel.row_blocks) : 0);
+  }
+
   static const uint8_t* chunk(const IntShape& shape, const IntPanel& panel, int64_t first, int64_t blocks, int pass,
                               uint8_t* expanded) {
     const int rb = panel.row_blocks;
@@ -74,8 +77,6 @@ struct Codes4 {
         if (scales) inner = Inner(scales + r * kRowBlock, scales + (rb + r) * kRowBlock);
 #pragma GCC unroll 4
         for (int j = 0; j < 4; ++j) {
-          // The lines of the next chunk come while the tiles of this one are multiplied.
-          _mm_prefetch(reinterpret_cast<const char*>(codes + j * kLineBytes + kChunkPrefetchBytes), _MM_HINT_T1);
 #pragma GCC unroll 2
           for (int half = 0; half < 2; ++half) {
             __m512i operand = half_line(codes + j * kLineBytes, half);

@@ -27,10 +27,16 @@ inline void fetch_ahead(const uint8_t* line) {
   if (Near) _mm_prefetch(reinterpret_cast<const char*>(line + kNearBytes), _MM_HINT_T0);
 }
 
+/// Lines that a tile fetches into L2 while it multiplies: its share of what the next chunk will read.
+struct Ahead {
+  const uint8_t* at = nullptr;
+  int64_t lines = 0;
+};
+
 /// acc[t][r] += sum over the chunk. w: [blocks][R][8][64] u8; x: T rows; c: [T][64] int32.
 /// 6 x 4 accumulators keep 24 of 32 registers busy, with 10 loads for 24 products.
 template <int T, int R>
-void tile(const uint8_t* w, const int8_t* x, int64_t stride, int64_t blocks, int32_t* c, bool add) {
+void tile(const uint8_t* w, const int8_t* x, int64_t stride, int64_t blocks, int32_t* c, bool add, Ahead ahead) {
   __m512i acc[T][R];
 #pragma GCC unroll 16
   for (int t = 0; t < T; ++t) {
@@ -39,7 +45,18 @@ void tile(const uint8_t* w, const int8_t* x, int64_t stride, int64_t blocks, int
       acc[t][r] = add ? _mm512_loadu_si512(c + t * kPanelRows + r * kRowBlock) : _mm512_setzero_si512();
     }
   }
+  // A few lines with each block: all at once they would wait for the fill buffers.
+  const int64_t each = (ahead.lines + blocks - 1) / blocks;
   for (int64_t b = 0; b < blocks; ++b, w += R * kExpandedBlock, x += kColumnBlock) {
+    for (int64_t i = 0; T > kPrefetchTokens && i < each && ahead.lines > 0;
+         ++i, --ahead.lines, ahead.at += kLineBytes) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead.at), _MM_HINT_T1);
+    }
+    // Rows of tokens are too short, and too far apart, for the hardware to guess the next tile's.
+    if (T > kPrefetchTokens && b % 2 == 0) {
+#pragma GCC unroll 16
+      for (int t = 0; t < T; ++t) _mm_prefetch(reinterpret_cast<const char*>(x + (T + t) * stride), _MM_HINT_T0);
+    }
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
       __m512i weights[R];
@@ -66,7 +83,7 @@ void tile(const uint8_t* w, const int8_t* x, int64_t stride, int64_t blocks, int
   }
 }
 
-using TileFn = void (*)(const uint8_t*, const int8_t*, int64_t, int64_t, int32_t*, bool);
+using TileFn = void (*)(const uint8_t*, const int8_t*, int64_t, int64_t, int32_t*, bool, Ahead);
 constexpr TileFn kTiles4[] = {tile<1, 4>, tile<2, 4>, tile<3, 4>, tile<4, 4>, tile<5, 4>, tile<6, 4>};
 constexpr TileFn kTiles2[] = {tile<1, 2>, tile<2, 2>, tile<3, 2>, tile<4, 2>,  tile<5, 2>,  tile<6, 2>,
                               tile<7, 2>, tile<8, 2>, tile<9, 2>, tile<10, 2>, tile<11, 2>, tile<12, 2>};
@@ -140,11 +157,19 @@ void run_panel(const IntShape& shape, const IntPanel& panel, const IntTokens& to
       const int64_t blocks = rest < shape.chunk_blocks ? rest : shape.chunk_blocks;
       const uint8_t* w = Codes::chunk(shape, panel, first, blocks, pass, expanded);
       const bool last = pass == passes - 1 && first + blocks == shape.column_blocks;
+      // The last chunk fetches the first one of the panel that follows in memory.
+      const uint8_t* ahead = Codes::line_at(shape, panel, first + blocks);
+      const int64_t tiles = (tokens.end - tokens.begin + shapes.most - 1) / shapes.most;
+      const int64_t lines =
+          (Codes::line_at(shape, panel, first + blocks) - Codes::line_at(shape, panel, first)) / kLineBytes;
+      const int64_t share = (lines + tiles - 1) / tiles;
       for (int64_t m = tokens.begin; m < tokens.end;) {
         const int64_t count = next_tile(tokens.end - m, shapes.most);
         int32_t* c = accumulators + (m - tokens.begin) * kPanelRows;
         const bool add = first == 0 ? Codes::start(shape, panel, tokens, m, count, pass, c) : true;
-        shapes.tiles[count - 1](w, tokens.x + m * tokens.stride + first * kColumnBlock, tokens.stride, blocks, c, add);
+        shapes.tiles[count - 1](w, tokens.x + m * tokens.stride + first * kColumnBlock, tokens.stride, blocks, c, add,
+                                {ahead, share});
+        ahead += share * kLineBytes;
         if (last) write_outputs(shape, panel, tokens, m, count, c, Codes::operand_zero(shape), out, out_stride);
         m += count;
       }
