@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
 
@@ -176,6 +177,68 @@ TEST(AttentionSweep, EqualsTheReference) {
     }
     EXPECT_GT(ran, 0);
     std::printf("%s: %lld cases\n", std::string(kernel->name).c_str(), static_cast<long long>(ran));
+  }
+}
+
+TEST(AttentionSweep, StoreWritesTheBytesOfTheReference) {
+  ThreadPool pool(2);
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  // Also ties of f16 and of integer codes, subnormals, both zeros, what leaves f16.
+  const std::vector<float> odd = {0.0f,
+                                  -0.0f,
+                                  1.0f + 0x1p-11f,
+                                  1.0f + 0x3p-11f,
+                                  0x1p-25f,
+                                  0x3p-25f,
+                                  -0x1p-14f,
+                                  65519.f,
+                                  65520.f,
+                                  -7e4f,
+                                  1e30f,
+                                  1e-30f,
+                                  kNan,
+                                  -kNan,
+                                  kInf,
+                                  -kInf,
+                                  0.5f,
+                                  7.5f,
+                                  2049.0f,
+                                  -3.0f};
+  for (const AttentionKernel* kernel : kernels_here()) {
+    for (const KvForm& form : kForms) {
+      for (const int64_t dim : {64, 72, 20, 3}) {
+        for (const int64_t block_size : {16, 64, 4}) {
+          const AttentionProblem p{
+              .heads = 2, .kv_heads = 2, .head_dim = dim, .k = form, .v = form, .block_size = block_size};
+          Sequence s(p, 200, 19);
+          std::mt19937 random(5);
+          for (int64_t t = 0; t < s.tokens; ++t) {
+            for (std::vector<float>* side : {&s.k, &s.v}) {
+              float* x = side->data() + t * s.kv_width();
+              // Some rows hold one odd value, some nothing but two of them, some have 0 as their smallest.
+              const float a = odd[random() % odd.size()], b = odd[random() % odd.size()];
+              if (t % 4 == 1) x[static_cast<int64_t>(random()) % s.kv_width()] = a;
+              for (int64_t i = 0; i < s.kv_width(); ++i) {
+                if (t % 4 == 2) x[i] = i % 3 == 0 ? a : b;
+                if (t % 4 == 3) x[i] = i % 2 == 0 ? std::fabs(x[i]) : random() % 2 == 0 ? 0.0f : -0.0f;
+              }
+            }
+          }
+          const std::vector<std::byte> empty = s.memory;
+          const auto stored = [&](const AttentionKernel& by) {
+            std::copy(empty.begin(), empty.end(), s.memory.begin());
+            for (const KvAppend& piece : {s.append(0, 13), s.append(13, 1), s.append(14, 186)}) {
+              by.store(s.layer, {&piece, 1}, pool);
+            }
+            return s.memory;
+          };
+          const std::vector<std::byte> want = stored(kAttentionReference);
+          const std::vector<std::byte> got = stored(*kernel);
+          EXPECT_TRUE(got == want) << kernel->name << " " << name(form) << " d " << dim << " block " << block_size;
+        }
+      }
+    }
   }
 }
 

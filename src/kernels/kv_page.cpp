@@ -159,6 +159,10 @@ KvScale choose_kv_scale(KvForm form, const float* x, int64_t count) {
     hi = std::max(hi, x[i]);
   }
   if (!finite) return {kNanF16, kNanF16};
+  return kv_scale_of_range(form, lo, hi);
+}
+
+KvScale kv_scale_of_range(KvForm form, float lo, float hi) {
   float span = std::max(std::fabs(lo), std::fabs(hi));
   std::optional<uint16_t> zero = uint16_t{0};
   if (form.has_zero()) {
@@ -169,6 +173,10 @@ KvScale choose_kv_scale(KvForm form, const float* x, int64_t count) {
   const std::optional<uint16_t> scale = span > 0 ? f16_above(span / row(form.type).levels) : kOneF16;
   if (!scale) return {kNanF16, kNanF16};
   return {*scale, *zero};
+}
+
+int32_t kv_largest_code(KvForm form) {
+  return static_cast<int32_t>(row(form.type).levels);
 }
 
 void write_kv(const KvPageLayout& l, std::byte* side, int64_t token, const float* x, float static_scale) {
@@ -187,7 +195,7 @@ void write_kv(const KvPageLayout& l, std::byte* side, int64_t token, const float
     return;
   }
   const float zero = numerics::f16_to_f32(stored.zero);
-  const auto largest = static_cast<int32_t>(row(l.form.type).levels);
+  const int32_t largest = kv_largest_code(l.form);
   const uint32_t mask = l.form.type == KvType::kInt4 ? 0xf : 0xff;
   for (int64_t c = 0; c < l.padded_dim; ++c) {
     const int32_t code = c < l.head_dim ? numerics::round_clamp((x[c] - zero) / scale, 0, largest) : 0;

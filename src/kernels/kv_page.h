@@ -87,6 +87,10 @@ struct KvScale {
   uint16_t zero = 0;   // f16
 };
 KvScale choose_kv_scale(KvForm form, const float* x, int64_t count);
+/// The same for finite values whose smallest is lo and whose largest is hi.
+KvScale kv_scale_of_range(KvForm form, float lo, float hi);
+/// Largest code of an integer form.
+int32_t kv_largest_code(KvForm form);
 
 /// Writes one token's vector x [head_dim] into a side. Bytes of other tokens are kept. static_scale: fp8 without scale
 /// in page, else ignored.

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "kernels/attention_rows.h"
 #include "kernels/cpu/attention_isa.h"
+#include "kernels/cpu/kv_store.h"
 
 /// What the CPU rows of attention share: cutting a batch into tasks and handing them to threads. A task is one kv head
 /// and some neighbouring queries of a sequence. When there are too few tasks for the threads, sequences with few
@@ -250,6 +251,11 @@ void run_isa(const AttentionProblem& p, const KvLayer& layer, std::span<const At
   run(isa, p, layer, segments, workspace, pool);
 }
 
+template <const KvRow& row>
+void store_isa(const KvLayer& layer, std::span<const KvAppend> appends, ThreadPool& pool) {
+  store_kv(row, layer, appends, pool);
+}
+
 }  // namespace
 
 const AttentionKernel kAttentionAvx2{
@@ -258,7 +264,7 @@ const AttentionKernel kAttentionAvx2{
     .can_implement = can_implement,
     .workspace_bytes = workspace_bytes<kAttendAvx2>,
     .run = run_isa<kAttendAvx2>,
-    .store = store_kv_reference,
+    .store = store_isa<kKvRowAvx2>,
 };
 
 const AttentionKernel kAttentionAvx512Vnni{
@@ -267,7 +273,7 @@ const AttentionKernel kAttentionAvx512Vnni{
     .can_implement = can_implement,
     .workspace_bytes = workspace_bytes<kAttendAvx512Vnni>,
     .run = run_isa<kAttendAvx512Vnni>,
-    .store = store_kv_reference,
+    .store = store_isa<kKvRowAvx512Vnni>,
 };
 
 }  // namespace tare::kernels

@@ -120,6 +120,28 @@ struct Lanes {
     return mul(from_halves(fixed), set1(256.0f));
   }
 
+  /// Rounds to nearest even; NaN becomes the one that the f16 codes of this program have.
+  static void store_f16(uint16_t* p, F x) {
+    const auto eight = [](__m256 v) {
+      const __m128i half = _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+      const __m128i mask = _mm_packs_epi32(_mm256_castsi256_si128(is_nan), _mm256_extracti128_si256(is_nan, 1));
+      const __m128i nan =
+          _mm_or_si128(_mm_and_si128(half, _mm_set1_epi16(static_cast<short>(0x8000))), _mm_set1_epi16(0x7e00));
+      return _mm_blendv_epi8(half, nan, mask);
+    };
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), eight(x.a));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), eight(x.b));
+  }
+  /// clamp(rne(x), 0, largest) as bytes, for |x| < 2^31.
+  static void store_codes(uint8_t* p, F x, int32_t largest) {
+    const auto eight = [&](__m256 v) {
+      const __m256i q = _mm256_max_epi32(_mm256_cvtps_epi32(v), _mm256_setzero_si256());
+      return _mm256_min_epi32(q, _mm256_set1_epi32(largest));
+    };
+    store_bytes(eight(x.a), eight(x.b), reinterpret_cast<std::byte*>(p));
+  }
+
   struct I {
     __m256i a;
     __m256i b;

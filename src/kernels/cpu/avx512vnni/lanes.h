@@ -88,6 +88,21 @@ struct Lanes {
     return _mm512_mask_mov_ps(value, nan, _mm512_set1_ps(__builtin_nanf("")));
   }
 
+  /// Rounds to nearest even; NaN becomes the one that the f16 codes of this program have.
+  static void store_f16(uint16_t* p, F x) {
+    const __m256i half = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256i nan = _mm256_or_si256(_mm256_and_si256(half, _mm256_set1_epi16(static_cast<short>(0x8000))),
+                                        _mm256_set1_epi16(0x7e00));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_mask_mov_epi16(half, is_nan, nan));
+  }
+  /// clamp(rne(x), 0, largest) as bytes, for |x| < 2^31.
+  static void store_codes(uint8_t* p, F x, int32_t largest) {
+    const __m512i q = _mm512_max_epi32(_mm512_cvtps_epi32(x), _mm512_setzero_si512());
+    const __m512i codes = _mm512_min_epi32(q, _mm512_set1_epi32(largest));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(codes));
+  }
+
   using I = __m512i;
   static I int_zero() { return _mm512_setzero_si512(); }
   static float int_sum(I x) { return static_cast<float>(_mm512_reduce_add_epi32(x)); }
