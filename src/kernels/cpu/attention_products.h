@@ -101,22 +101,30 @@ struct Operand {
 /// acc[r][t] = start(r, t), then += left[r][i] * right[i][t] for each step i; done(r, t, acc).
 template <int R, int T, class Start, class Done>
 void float_product(Operand<float> left, Operand<float> right, int64_t steps, Ahead& ahead, Start start, Done done) {
+  // Unrolled by demand: otherwise the sums pass through memory before and after the steps.
   Lanes::F acc[R][T];
+#pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
     for (int t = 0; t < T; ++t) acc[r][t] = start(r, t);
   }
   for (int64_t i = 0; i < steps;) {
     ahead.fetch(ahead.per_chunk);
     for (const int64_t end = i + kChunk < steps ? i + kChunk : steps; i < end; ++i) {
       Lanes::F b[T];
+#pragma GCC unroll 4
       for (int t = 0; t < T; ++t) b[t] = Lanes::load(right.at + i * right.step + t * right.stride);
+#pragma GCC unroll 6
       for (int r = 0; r < R; ++r) {
         const Lanes::F a = Lanes::set1(left.at[r * left.stride + i]);
+#pragma GCC unroll 4
         for (int t = 0; t < T; ++t) acc[r][t] = Lanes::fma(a, b[t], acc[r][t]);
       }
     }
   }
+#pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
     for (int t = 0; t < T; ++t) done(r, t, acc[r][t]);
   }
 }
