@@ -123,9 +123,9 @@ TEST(CliQuantize, FormsHaveFormatsOfTheirOwn) {
   };
   for (const auto& row : rows) {
     const std::string out = folder + "/" + row.method;
-    const json::object document =
-        tare_json({"quantize", model, "--method", row.method, "--out", out, "--samples", "2", "--sequence-length", "64",
-                   "--gate", std::string(row.method) == "nf4" ? "kl=10,top1=0,ppl_ratio=100" : "off"});
+    const json::object document = tare_json({"quantize", model, "--method", row.method, "--out", out, "--samples", "2",
+                                             "--sequence-length", "64", "--report", out + ".html", "--gate",
+                                             std::string(row.method) == "nf4" ? "kl=10,top1=0,ppl_ratio=100" : "off"});
     EXPECT_EQ(document.at("format"), row.format) << row.method;
     const json::object& layer = document.at("layers").as_array().at(0).as_object();
     EXPECT_EQ(layer.at("scheme"), row.scheme) << row.method;
@@ -135,6 +135,8 @@ TEST(CliQuantize, FormsHaveFormatsOfTheirOwn) {
     EXPECT_EQ(config.at("quantization_config").at("quant_method"), row.quant_method);
     EXPECT_EQ(json::parse_file(out + "/tare_manifest.json")->at("method"), row.method);
     EXPECT_EQ(tare_run({"verify", out}).exit_code, 0) << row.method;
+    EXPECT_EQ(document.at("method"), row.method);
+    EXPECT_NE(read_text_file(out + ".html")->find(std::string(" ") + row.method), std::string::npos) << row.method;
     const bool told =
         boost::json::serialize(document.at("substitutions")).find("built-in English text") != std::string::npos;
     EXPECT_EQ(told, std::string(row.method) == "fp8-static");

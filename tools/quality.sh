@@ -22,15 +22,15 @@ row() { # name, flags of quantize
 import json, sys
 name, made, got, flags = sys.argv[1], json.load(open(sys.argv[2])), json.load(open(sys.argv[3])), sys.argv[4]
 print(f"| `{name}` | {got['kl_mean']:.4f} ± {got['kl_stderr']:.4f} | {100 * got['top1_agreement']:.1f} % | "
-      f"{got['perplexity']:.2f} | {made['bpw']:.3f} | {made['seconds']:.0f} s | `{flags}` |", flush=True)
+      f"{got['perplexity']:.2f} | {got['reference_perplexity']:.2f} | {made['bpw']:.3f} | {made['seconds']:.0f} s | `{flags}` |", flush=True)
 PY
   rm -rf "${work:?}/$name"
 }
 
 data=(--calibration "$calibration" --samples "$samples" --sequence-length 512)
 same=(--scale-rule compressed-tensors --scale-dtype float32)
-echo "| row | mean KL | top-1 | perplexity | bits per weight | time | flags |"
-echo "|---|---|---|---|---|---|---|"
+echo "| row | mean KL | top-1 | perplexity | source's | bits per weight | time | flags |"
+echo "|---|---|---|---|---|---|---|---|"
 row rtn-g64 --method rtn --bits 4 --group-size 64 "${same[@]}"
 row gptq-g64 --method gptq --bits 4 --group-size 64 "${same[@]}" "${data[@]}"
 row rtn-g128 --method rtn --bits 4 --group-size 128 "${same[@]}"

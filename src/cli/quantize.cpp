@@ -394,6 +394,7 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
   }
   const json::object document{{"out", out},
                               {"format", flags.format},
+                              {"method", flags.method},
                               {"scheme", scheme},
                               {"bpw", bpw},
                               {"bytes", bytes},

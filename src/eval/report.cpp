@@ -172,7 +172,8 @@ std::string gate_part(const json::object& document) {
 
 std::string quantize_report_html(const json::object& document) {
   const std::vector<const json::object*> layers = objects_of(document, "layers");
-  const std::string title = escape_markup(fmt::format("{} {}", text_of(document, "out"), text_of(document, "scheme")));
+  const std::string title = escape_markup(
+      fmt::format("{} {} {}", text_of(document, "out"), text_of(document, "scheme"), text_of(document, "method")));
   std::string html = fmt::format(
       "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">"
       "<title>{}</title><style>{}</style><h1>{}</h1>",
