@@ -146,7 +146,19 @@ Result<SafetensorsWriter> SafetensorsWriter::create_in_folder(const std::string&
 Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& folder, const std::string& single_path,
                                                     const std::vector<TensorDeclaration>& tensors,
                                                     const SafetensorsWriterOptions& options) {
-  std::vector<PlannedTensor> plan;
+  TARE_ASSIGN(Layout layout, lay_out_files(folder, single_path, tensors, options));
+  SafetensorsWriter writer(std::move(layout.shards), std::move(layout.plan), std::move(layout.index_path),
+                           std::move(layout.index));
+  TARE_TRY(writer.open_until(0));
+  return writer;
+}
+
+Result<SafetensorsWriter::Layout> SafetensorsWriter::lay_out_files(const std::string& folder,
+                                                                   const std::string& single_path,
+                                                                   const std::vector<TensorDeclaration>& tensors,
+                                                                   const SafetensorsWriterOptions& options) {
+  Layout out;
+  std::vector<PlannedTensor>& plan = out.plan;
   std::set<std::string_view> names;
   uint64_t total = 0;
   for (const TensorDeclaration& t : tensors) {
@@ -169,24 +181,28 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& folder, c
 
   const std::vector<size_t> starts = cut_into_shards(plan, options.max_shard_bytes);
   const size_t count = starts.size() - 1;
-  std::vector<Shard> shards;
   std::vector<std::string> file_names;
   for (size_t s = 0; s < count; ++s) {
     for (size_t i = starts[s]; i < starts[s + 1]; ++i) plan[i].file = s;
     const std::vector<size_t> order = lay_out(tensors, starts[s], starts[s + 1], plan);
     TARE_ASSIGN(std::string header, header_of(tensors, order, options, plan));
     file_names.push_back(fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, count));
-    shards.push_back({count == 1 ? single_path : folder + "/" + file_names.back(), std::move(header)});
+    out.shards.push_back({count == 1 ? single_path : folder + "/" + file_names.back(), std::move(header)});
   }
-  std::string index_path;
-  std::string index;
   if (count > 1) {
-    index_path = folder + "/model.safetensors.index.json";
-    index = index_of(plan, file_names);
+    out.index_path = folder + "/model.safetensors.index.json";
+    out.index = index_of(plan, file_names);
   }
-  SafetensorsWriter writer(std::move(shards), std::move(plan), std::move(index_path), std::move(index));
-  TARE_TRY(writer.open_until(0));
-  return writer;
+  return out;
+}
+
+Result<uint64_t> SafetensorsWriter::bytes_in_folder(const std::vector<TensorDeclaration>& tensors,
+                                                    const SafetensorsWriterOptions& options) {
+  TARE_ASSIGN(const Layout layout, lay_out_files({}, {}, tensors, options));
+  uint64_t total = layout.index.size();
+  for (const Shard& shard : layout.shards) total += shard.header.size();
+  for (const PlannedTensor& tensor : layout.plan) total += tensor.bytes;
+  return total;
 }
 
 // Finishes files until the given one is open.

@@ -43,6 +43,10 @@ class SafetensorsWriter {
                                                     const std::vector<TensorDeclaration>& tensors,
                                                     const SafetensorsWriterOptions& options = {});
 
+  /// Bytes of all files that create_in_folder would lead to, headers and index included. Writes nothing.
+  static Result<uint64_t> bytes_in_folder(const std::vector<TensorDeclaration>& tensors,
+                                          const SafetensorsWriterOptions& options = {});
+
   /// The next bytes of tensor `name`, which must be the one due. Empty tensors need no call.
   /// Errors: kInternal (not the declared order or length), kIo.
   Status append(std::string_view name, std::span<const std::byte> bytes);
@@ -55,8 +59,17 @@ class SafetensorsWriter {
     std::string path;
     std::string header;  // with its length
   };
+  struct Layout {
+    std::vector<Shard> shards;
+    std::vector<PlannedTensor> plan;
+    std::string index_path;  // empty: none
+    std::string index;
+  };
   SafetensorsWriter(std::vector<Shard> shards, std::vector<PlannedTensor> plan, std::string index_path,
                     std::string index);
+  static Result<Layout> lay_out_files(const std::string& folder, const std::string& single_path,
+                                      const std::vector<TensorDeclaration>& tensors,
+                                      const SafetensorsWriterOptions& options);
   static Result<SafetensorsWriter> create(const std::string& folder, const std::string& single_path,
                                           const std::vector<TensorDeclaration>& tensors,
                                           const SafetensorsWriterOptions& options);

@@ -125,6 +125,25 @@ TEST(SafetensorsWriter, ShardsKeepTheLimitAndTheIndexIsRight) {
   EXPECT_EQ(index->at("metadata").at("total_size").as_int64(), 6 * 20 + 400);
 }
 
+TEST(SafetensorsWriter, SaysItsBytesBeforeItWrites) {
+  const std::vector<TensorDeclaration> tensors = {
+      {"a", DType::kU8, {3}}, {"b", DType::kF32, {5}}, {"c", DType::kI8, {0}}};
+  for (const uint64_t limit : {uint64_t{0}, uint64_t{4}}) {
+    const std::string folder = testing::scratch_directory("writer-bytes");
+    auto writer = SafetensorsWriter::create_in_folder(folder, tensors, {.max_shard_bytes = limit});
+    ASSERT_TRUE(writer.ok());
+    EXPECT_TRUE(writer->append("a", bytes("abc")).ok());
+    EXPECT_TRUE(writer->append("b", bytes("abcdefghijklmnopqrst")).ok());
+    const auto written = writer->finish();
+    ASSERT_TRUE(written.ok()) << says(written);
+    uint64_t total = 0;
+    for (const WrittenFile& file : *written) total += file.bytes;
+    EXPECT_EQ(*SafetensorsWriter::bytes_in_folder(tensors, {.max_shard_bytes = limit}), total);
+    EXPECT_EQ(written->size(), limit == 0 ? 1u : 3u);
+    fs::remove_all(folder);
+  }
+}
+
 TEST(SafetensorsWriter, OneShardNeedsNoIndex) {
   const std::string folder = testing::scratch_directory("writer-single");
   auto writer = SafetensorsWriter::create_in_folder(folder, {{"a", DType::kU8, {4}}}, {.max_shard_bytes = 4});
