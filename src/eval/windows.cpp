@@ -7,17 +7,11 @@
 #include <numeric>
 
 #include "base/interrupt.h"
+#include "numerics/softmax.h"
 
 namespace tare::eval {
 
 namespace {
-
-double log_sum_exp(std::span<const float> logits) {
-  const float top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(static_cast<double>(x - top));
-  return static_cast<double>(top) + std::log(sum);
-}
 
 int64_t window_count(int64_t tokens, const Protocol& protocol) {
   const int64_t all = tokens / protocol.context;
@@ -102,18 +96,11 @@ json::object divergence_json(const Divergence& divergence) {
 }
 
 double negative_log_likelihood(std::span<const float> logits, int32_t target) {
-  return log_sum_exp(logits) - static_cast<double>(logits[static_cast<size_t>(target)]);
+  return numerics::log_sum_exp(logits) - static_cast<double>(logits[static_cast<size_t>(target)]);
 }
 
 double kl_divergence(std::span<const float> reference, std::span<const float> model) {
-  const double reference_norm = log_sum_exp(reference);
-  const double model_norm = log_sum_exp(model);
-  double kl = 0;
-  for (size_t i = 0; i < reference.size(); ++i) {
-    const double log_p = static_cast<double>(reference[i]) - reference_norm;
-    kl += std::exp(log_p) * (log_p - (static_cast<double>(model[i]) - model_norm));
-  }
-  return kl;
+  return numerics::kl_divergence(reference, model);
 }
 
 Result<Perplexity> perplexity(runtime::Scorer& scorer, std::span<const int32_t> tokens, const Protocol& protocol,
