@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <thread>
 
@@ -117,6 +118,43 @@ TEST(CliResume, TwentyKillsLeaveTheSameBytes) {
   EXPECT_FALSE(fs::exists(out + ".journal"));
   for (const auto& entry : fs::directory_iterator(work)) {
     EXPECT_EQ(entry.path().filename().string().find("partial"), std::string::npos) << entry.path();
+  }
+}
+
+// Transforms of the whole model and of blocks run again over what a killed run left; a plan is measured once.
+TEST(CliResume, KilledWithTransformsOrAPlan) {
+  TARE_NEEDS_FIXTURE(model, "models/T1");
+  const std::string work = testing::scratch_directory("resume-more");
+  const std::string calibration = calibration_file(work);
+  const auto qoq = [&](const std::string& out, bool resume) {
+    std::vector<std::string> args = command(model, out, calibration, resume);
+    args[5] = "qoq";
+    return args;
+  };
+  const auto mixed = [&](const std::string& out, bool resume) {
+    std::vector<std::string> args = {"quantize",  model, "--out",         out,         "--target-bpw",      "8",
+                                     "--gate",    "off", "--group-size",  "32",        "--threads",         "1",
+                                     "--samples", "4",   "--calibration", calibration, "--sequence-length", "64"};
+    if (resume) args.push_back("--resume");
+    return args;
+  };
+  using Make = std::function<std::vector<std::string>(const std::string&, bool)>;
+  for (const auto& [name, make] : {std::pair<std::string, Make>{"qoq", qoq}, {"mixed", mixed}}) {
+    const testing::Finished whole = tare_run(make(work + "/whole-" + name, false));
+    ASSERT_EQ(whole.exit_code, 0) << name << whole.err;
+    const auto expected = content_of(work + "/whole-" + name);
+    const std::string out = work + "/killed-" + name;
+    int kills = 0;
+    // The first block, the second, what comes after them; each run goes on where the one before ended.
+    for (const auto& [phase, count] : {std::pair<const char*, int>{"calibrate", 2}, {"solve", 6}, {"write", 1}}) {
+      const bool resume = fs::exists(out + ".journal/journal.jsonl");
+      kills += kill_in(make(out, resume), out + ".journal/journal.jsonl", phase, count) ? 1 : 0;
+    }
+    EXPECT_EQ(kills, 3) << name;
+    const testing::Finished last = tare_run(make(out, true));
+    ASSERT_EQ(last.exit_code, 0) << name << last.err;
+    EXPECT_EQ(content_of(out), expected) << name;
+    EXPECT_FALSE(fs::exists(out + ".journal"));
   }
 }
 

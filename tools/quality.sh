@@ -62,3 +62,11 @@ row fp4 --method fp4
 row hqq --method hqq
 row mxfp4 --method mxfp4
 row nvfp4 --method nvfp4
+# Mixed precision in the bytes of 4-bit g64.
+if [[ mixed-as-g64 =~ ${ROWS:-.} ]]; then
+  [[ -f $work/rtn-g64.json ]] ||
+    "$tare" quantize "$model" --out "$work/size" --gate off --no-progress --json --method rtn --bits 4 --group-size 64 \
+      "${same[@]}" > "$work/rtn-g64.json"
+  bytes=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["bytes"])' "$work/rtn-g64.json")
+  row mixed-as-g64 --target-bytes "$bytes" "${same[@]}" "${data[@]}"
+fi

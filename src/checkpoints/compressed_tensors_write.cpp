@@ -419,6 +419,7 @@ CheckpointWriter compressed_tensors_writer() {
       .name = "compressed-tensors",
       .writes = "pack-quantized with act-order, int-, float-, naive-quantized, nvfp4, mxfp4, mxfp8; mixed; KV scales",
       .holds_kv = true,
+      .mixed = {.held = true, .joined_alike = true, .bits = {4, 8}},
       .store = store,
       .configuration = configuration,
       .check = check};

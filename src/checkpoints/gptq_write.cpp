@@ -195,6 +195,7 @@ template <Layout layout>
 CheckpointWriter writer(std::string_view name, std::string_view writes) {
   return {.name = name,
           .writes = writes,
+          .mixed = {.held = true, .joined_alike = true, .bits = {2, 3, 4, 8}},
           .store = [](const MatrixToStore& matrix, Losses& losses) { return store(matrix, losses, layout); },
           .configuration = [](const std::vector<WrittenModule>& modules, const std::vector<std::string>& dense,
                               const WriteRequest&) { return configuration(modules, dense, layout); },

@@ -12,6 +12,7 @@
 namespace tare::checkpoints {
 
 inline constexpr std::string_view kManifestName = "tare_manifest.json";
+inline constexpr std::string_view kPlanName = "tare_plan.json";  // form of every matrix, where a plan decided it
 
 /// Writes the manifest: `record` (settings, versions, errors), `files`: name, bytes and SHA-256 of every file in the
 /// folder, the known ones taken from `written`; and a seal, the SHA-256 of the manifest's own text with zeros in its

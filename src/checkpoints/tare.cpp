@@ -425,6 +425,7 @@ CheckpointWriter tare_writer() {
   return {.name = "tare",
           .writes = "any quantized tensor, bit for bit",
           .holds_kv = true,
+          .mixed = {.held = true, .bits = {2, 3, 4, 5, 6, 7, 8}},
           .store = store,
           .configuration = configuration};
 }

@@ -283,7 +283,7 @@ Result<SideFiles> copy_side_files(const std::string& source, const std::string& 
   std::sort(files.begin(), files.end());
   for (const fs::path& file : files) {
     const std::string name = file.string();
-    if (name == "config.json" || name == kManifestName) continue;
+    if (name == "config.json" || name == kManifestName || name == kPlanName) continue;
     if (describes_quantization(name)) {
       out.notes.push_back(fmt::format("{} left out: it describes how the source was quantized", name));
       continue;

@@ -54,11 +54,20 @@ struct MatrixToStore {
 struct WriteRequest;
 struct WriteReport;
 
+/// Matrices of different forms in one file. Engines that join q, k, v and gate, up into one product want one form for
+/// each of the two, and run fewer widths than the format can say.
+struct MixedForms {
+  bool held = false;
+  bool joined_alike = false;  // q, k, v and gate, up must agree
+  std::vector<int> bits;      // widths that readers of the format run
+};
+
 /// How a format is written. One function returns it, in the format's file; writers() lists them.
 struct CheckpointWriter {
   std::string_view name;
   std::string_view writes;  // in words, for the table of methods
   bool holds_kv = false;    // its configuration says what the KV cache should be
+  MixedForms mixed = {};
 
   /// The tensors of one quantized matrix, without copying where the layout allows. Nothing is lost without a word: what
   /// the format cannot say goes through `losses`. nullptr: the format holds dense weights only. Called twice a matrix.

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/sha256.h"
 #include "base/size_text.h"
 #include "base/version.h"
 #include "checkpoints/checkpoint.h"
@@ -18,8 +19,9 @@
 #include "cli/command.h"
 #include "cli/known_answer.h"
 #include "cli/quantize_calibration.h"
+#include "cli/quantize_flags.h"
 #include "cli/quantize_format.h"
-#include "cli/quantize_gate.h"
+#include "cli/quantize_plugin.h"
 #include "eval/report.h"
 #include "plugin/plugins.h"
 #include "quantize/forms/form.h"
@@ -30,29 +32,6 @@ namespace tare::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Flags {
-  std::string model;
-  std::string method = "rtn";
-  std::string out;
-  std::string format;  // empty: the method's
-  quantize::SchemeFlags scheme;
-  bool symmetric = false;
-  bool asymmetric = false;
-  std::vector<std::string> ignore;
-  std::vector<std::string> set;
-  std::string head = "source";
-  GateFlags gate;
-  std::string report;
-  std::string calibration;
-  int64_t samples = 64;
-  int64_t sequence_length = 512;
-  bool dequantize_first = false;
-  bool overwrite = false;
-  bool resume = false;
-  std::string log_json;
-  bool allow_loss = false;
-};
 
 // JSON lines of what happens, for --log-json.
 class EventLog {
@@ -95,8 +74,8 @@ void remove_leftovers(std::string out) {
 }
 
 // Everything that decides the bytes of the result.
-Result<json::object> fingerprint(const Flags& flags, const quantize::PipelineOptions& options,
-                                 const CalibrationInput& calibration, const Context& context) {
+Result<json::object> fingerprint(const QuantizeFlags& flags, const quantize::PipelineOptions& options,
+                                 const CalibrationInput& calibration, const std::string& plan, const Context& context) {
   TARE_ASSIGN(json::object model, quantize::model_fingerprint(flags.model));
   json::object settings{{"method", flags.method},
                         {"scheme", quantize::describe(options.widths)},
@@ -112,10 +91,23 @@ Result<json::object> fingerprint(const Flags& flags, const quantize::PipelineOpt
                         {"gate", flags.gate.limits},
                         {"gate_text", flags.gate.text_file},
                         {"isa", machine::isa_name(context.capabilities().isa)}};
+  if (flags.precision.any()) {
+    settings["target_bytes"] = flags.precision.target_bytes;
+    settings["target_bpw"] = flags.precision.target_bpw.value_or(0);
+    settings["plan"] = sha256_hex(std::as_bytes(std::span(plan)));
+  }
   json::object data;
-  if (options.recipe->calibrated) data = {{"tokens", calibration.data.tokens}, {"sha256", calibration.sha256}};
+  if (calibration.data.tokens > 0) data = {{"tokens", calibration.data.tokens}, {"sha256", calibration.sha256}};
   return json::object{
       {"version", kVersion}, {"model", std::move(model)}, {"data", std::move(data)}, {"settings", std::move(settings)}};
+}
+
+// What a plan was made from.
+Result<json::object> plan_identity(const std::string& model, const std::string& data) {
+  TARE_ASSIGN(json::object files, quantize::model_fingerprint(model));
+  json::object out{{"model", std::move(files)}};
+  if (!data.empty()) out["calibration"] = data;
+  return out;
 }
 
 json::object matrix_json(const quantize::MatrixReport& m) {
@@ -124,7 +116,7 @@ json::object matrix_json(const quantize::MatrixReport& m) {
 }
 
 // The head as the format can hold it. Only tare's own file has a quantized embedding table.
-Result<quantize::HeadChoice> head_choice(const Flags& flags, const tensor::ModelWeights& source,
+Result<quantize::HeadChoice> head_choice(const QuantizeFlags& flags, const tensor::ModelWeights& source,
                                          std::vector<std::string>& substitutions) {
   TARE_ASSIGN(const quantize::HeadChoice head, quantize::parse_head(flags.head));
   if (flags.format == "tare") return head;
@@ -143,69 +135,29 @@ Result<quantize::HeadChoice> head_choice(const Flags& flags, const tensor::Model
   return head;
 }
 
-// An algorithm of a plugin decides matrix by matrix, without data; what it makes is written like any other.
-Status quantize_by_plugin(Context& context, const TareAlgorithm& algorithm, const Flags& flags) {
-  if (!flags.scheme.scheme.empty() || !flags.set.empty() || !flags.ignore.empty()) {
-    return unsupported("a plugin's algorithm takes no such flag",
-                       {.where = "--method " + flags.method, .expected = "--bits, --group-size, --symmetric"});
-  }
-  TARE_ASSIGN(tensor::ModelWeights weights, checkpoints::load_checkpoint(flags.model, context.load_options()));
-  const TareAlgorithmOptions wanted{.struct_bytes = sizeof(TareAlgorithmOptions),
-                                    .bits = flags.scheme.bits.value_or(0),
-                                    .group_size = flags.scheme.group_size.value_or(0),
-                                    .symmetric = flags.symmetric ? 1 : 0};
-  TARE_TRY(plugin::quantize_with(algorithm, wanted, weights));
-  if (flags.overwrite) TARE_TRY(checkpoints::check_replaceable(flags.out, flags.model));
-  TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, flags.overwrite));
-  TARE_ASSIGN(const checkpoints::SideFiles side,
-              checkpoints::copy_side_files(flags.model, folder.path(), flags.format));
-  TARE_ASSIGN(const checkpoints::WriteReport written,
-              checkpoints::write_checkpoint({.folder = folder.path(),
-                                             .format = flags.format,
-                                             .source = flags.model,
-                                             .weights = &weights,
-                                             .settings = {{"method", flags.method}},
-                                             .allow_loss = flags.allow_loss}));
-  std::vector<std::string> said = weights.notes;
-  said.insert(said.end(), side.notes.begin(), side.notes.end());
-  said.insert(said.end(), written.losses.begin(), written.losses.end());
-  said.push_back("the result of a plugin's algorithm is not compared with its source: see tare eval kld");
-  const json::array notes(said.begin(), said.end());
-  TARE_ASSIGN(json::object answer, known_answer(context, folder.path()));
-  TARE_TRY(checkpoints::write_manifest(folder.path(),
-                                       {{"method", flags.method},
-                                        {"source", flags.model},
-                                        {"substitutions", notes},
-                                        {"known_answer", std::move(answer)}},
-                                       written.files));
-  TARE_TRY(folder.commit());
-  json::array layers;
-  int64_t parameters = 0;
-  for (const std::string& name : weights.names()) {
-    const tensor::WeightInfo& info = *weights.find(name);
-    TARE_ASSIGN(const int64_t count, tensor::element_count(info.shape));
-    parameters += count;
-    if (info.shape.size() != 2) continue;
-    const auto* spec = std::get_if<tensor::QuantSpec>(&info.form);
-    layers.push_back(
-        {{"name", name}, {"scheme", spec ? describe(*spec) : "as it was"}, {"status", spec ? flags.method : "kept"}});
-  }
-  for (const std::string& note : said) context.say("note: " + note);
-  context.say(fmt::format("{}: quantized by {}", flags.out, flags.method));
-  context.emit(
-      {{"out", flags.out},
-       {"format", flags.format},
-       {"bytes", written.tensor_bytes},
-       {"bpw", 8.0 * static_cast<double>(written.tensor_bytes) / static_cast<double>(std::max<int64_t>(parameters, 1))},
-       {"layers", std::move(layers)},
-       {"substitutions", notes},
-       {"gate", nullptr}});
-  return {};
-}
-
-Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>& kept) {
+Status run_with(Context& context, QuantizeFlags& flags, std::optional<quantize::Journal>& kept) {
   const auto started = std::chrono::steady_clock::now();
   quantize::PipelineOptions options;
+  const PrecisionFlags& precision = flags.precision;
+  TARE_TRY(check_precision(precision, scheme_flags_given(flags)));
+  if (flags.out.empty() && precision.plan_only.empty()) {
+    return invalid_input("the result needs a place", {.where = "--out", .expected = "a folder"});
+  }
+  std::optional<quantize::PrecisionPlan> plan;
+  std::string plan_given;
+  if (!precision.plan.empty()) {
+    TARE_ASSIGN(plan_given, read_text_file(precision.plan));
+    TARE_ASSIGN(plan, quantize::parse_plan(plan_given, precision.plan));
+    if (flags.format.empty()) flags.format = plan->format;
+    if (flags.head == "source") flags.head = plan->head;
+    if (flags.head != plan->head) {
+      return invalid_input("the plan says another head",
+                           {.where = "--head", .expected = plan->head, .found = flags.head});
+    }
+  }
+  if (flags.method.empty()) {
+    flags.method = precision.measures() || (plan && plan->needs_data()) ? "gptq" : "rtn";
+  }
   if (const TareAlgorithm* algorithm = plugin::find_algorithm(context.registries(), flags.method)) {
     if (flags.format.empty()) flags.format = "tare";
     return quantize_by_plugin(context, *algorithm, flags);
@@ -218,6 +170,8 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
     TARE_ASSIGN(quantize::SchemeException exception, quantize::parse_exception(text));
     options.exceptions.push_back(std::move(exception));
   }
+  TARE_ASSIGN(const checkpoints::CheckpointWriter* writer, checkpoints::find_writer(flags.format));
+  TARE_ASSIGN(const int64_t target, target_bytes(precision));
   options.ignore = flags.ignore;
   options.dequantize_first = flags.dequantize_first;
   options.budget = &context.memory();
@@ -235,23 +189,45 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
       const json::value* dtype = json::find(source->config, key);
       if (dtype && dtype->is_string() && dtype->get_string() == "bfloat16") {
         options.scheme.grid.scale_dtype = tensor::DType::kBF16;
+        if (precision.measures()) flags.scheme.scale_dtype = "bfloat16";
       }
     }
   }
-  if (!flags.allow_loss) TARE_TRY(check_format(flags.format, *source, arch, options, context.pool()));
+  // A plan is held against the format by itself.
+  if (!flags.allow_loss && !precision.any()) {
+    TARE_TRY(check_format(flags.format, *source, arch, options, context.pool()));
+  }
   TARE_ASSIGN(options.head, head_choice(flags, *source, substitutions));
   options.caps = context.capabilities();
   CalibrationInput calibration;
-  if (options.recipe->calibrated) {
+  if (options.recipe->calibrated || precision.measures()) {
     TARE_ASSIGN(calibration, read_calibration(flags.model, flags.calibration, flags.samples, flags.sequence_length));
     options.calibration = calibration.data;
-    substitutions.insert(substitutions.end(), calibration.notes.begin(), calibration.notes.end());
     options.kernels = context.registries().linear;
-  } else if (!flags.calibration.empty()) {
+  } else if (!flags.calibration.empty() && !plan) {
     substitutions.push_back(
         fmt::format("--calibration {}: {} sees no data, so it was not read", flags.calibration, options.recipe->name));
   }
-  TARE_ASSIGN(const std::optional<GatePlan> gate,
+  const quantize::PrecisionRequest request{.source = source,
+                                           .arch = &arch,
+                                           .options = options,
+                                           .flags = flags.scheme,
+                                           .writer = writer,
+                                           .allow_loss = flags.allow_loss,
+                                           .target_bytes = target,
+                                           .target_bpw = precision.target_bpw};
+  json::object made_from;
+  if (precision.any()) {
+    TARE_ASSIGN(made_from, plan_identity(flags.model, calibration.sha256));
+  }
+  std::vector<std::string> plan_notes;
+  if (plan) {
+    TARE_ASSIGN(plan, plan_from_file(precision.plan, request, made_from, context.pool(), plan_notes));
+  } else if (!precision.plan_only.empty()) {
+    TARE_ASSIGN(const auto made, measured_plan(context, request, std::move(made_from), {}, plan_notes));
+    return write_plan_only(context, precision.plan_only, made, plan_notes);
+  }
+  TARE_ASSIGN(std::optional<GatePlan> gate,
               plan_gate(flags.gate, flags.model, arch.max_positions, options.widths.weight));
   // Made before the work: a name that is taken is told now, also the one of a result that will fail the gate.
   const std::string rejected = flags.out + ".rejected";
@@ -270,13 +246,45 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
   }
   if (flags.resume) remove_leftovers(flags.out);
   TARE_ASSIGN(AtomicDirectory folder, AtomicDirectory::create(flags.out, replace));
-  TARE_ASSIGN(json::object identity, fingerprint(flags, options, calibration, context));
+  TARE_ASSIGN(json::object identity, fingerprint(flags, options, calibration, plan_given, context));
   TARE_ASSIGN(kept, quantize::Journal::open(journal_folder, std::move(identity), flags.resume));
   quantize::Journal& journal = *kept;
   options.journal = &journal;
   options.spill_folder = journal_folder;
   if (journal.blocks() > 0) {
     context.say(fmt::format("resumed: {} of {} blocks were done", journal.blocks(), arch.layers));
+  }
+
+  if (precision.measures()) {
+    auto made = measured_plan(context, request, std::move(made_from), journal_folder + "/plan.json", plan_notes);
+    if (!made.ok()) {
+      TARE_TRY(journal.remove());
+      return std::move(made).error();
+    }
+    plan = std::move(*made);
+  }
+  std::string method = flags.method;
+  std::string grid = quantize::describe(options.scheme);
+  std::string scheme = quantize::describe(options.widths);
+  bool calibrated = options.recipe->calibrated;
+  if (plan) {
+    // The same words for the run that made a plan and for one that takes it.
+    method = "mixed";
+    grid = fmt::format("as {} says", checkpoints::kPlanName);
+    calibrated = plan->needs_data();
+    const double bits = quantize::mean_bits(*plan);
+    scheme = describe_plan(*plan, bits);
+    options.widths = {
+        .weight = std::clamp(static_cast<int>(bits), 2, 8), .activation = plan->activation, .kv = plan->kv};
+    options.plan = plan->schemes();
+    if (gate && flags.gate.limits.empty()) gate->limits = eval::default_gate(options.widths.weight);
+    substitutions.insert(substitutions.end(), plan_notes.begin(), plan_notes.end());
+  }
+  if (calibrated) {
+    substitutions.insert(substitutions.end(), calibration.notes.begin(), calibration.notes.end());
+  } else {
+    // It measured a plan that needs none: not a part of the result.
+    for (const std::string& note : calibration.notes) context.say("note: " + note);
   }
 
   EventLog log;
@@ -308,9 +316,9 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
   substitutions.insert(substitutions.end(), outcome.substitutions.begin(), outcome.substitutions.end());
 
   json::value data;
-  if (options.recipe->calibrated) data = calibration.record;
-  const int64_t group = options.scheme.grid.group_size;
-  const std::string scheme = quantize::describe(options.widths);
+  if (calibrated) data = calibration.record;
+  json::value group = options.scheme.grid.group_size > 0 ? options.scheme.grid.group_size : -1;
+  if (plan) group = nullptr;
   json::array transforms;
   for (const std::string_view name : options.recipe->transforms) transforms.emplace_back(name);
   TARE_TRY(journal.phase("write"));
@@ -324,8 +332,8 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
                                              .source = flags.model,
                                              .weights = &outcome.weights,
                                              .settings = {{"scheme", scheme},
-                                                          {"method", flags.method},
-                                                          {"group_size", group > 0 ? group : -1},
+                                                          {"method", method},
+                                                          {"group_size", group},
                                                           {"head", quantize::head_name(options.head)},
                                                           {"transforms", transforms},
                                                           {"calibration", data}},
@@ -344,9 +352,9 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
   const double bpw = 8.0 * static_cast<double>(outcome.stored_bytes) / static_cast<double>(outcome.parameters);
   TARE_ASSIGN(json::object answer, known_answer(context, folder.path()));
   json::object record{{"known_answer", std::move(answer)},
-                      {"method", flags.method},
+                      {"method", method},
                       {"scheme", scheme},
-                      {"grid", quantize::describe(options.scheme)},
+                      {"grid", grid},
                       {"source", flags.model},
                       {"source_format", source->format},
                       {"bpw", bpw},
@@ -354,6 +362,18 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
                       {"substitutions", json::array(substitutions.begin(), substitutions.end())},
                       {"copied", json::array(side.copied.begin(), side.copied.end())},
                       {"layers", matrices}};
+  int64_t bytes = 0;
+  for (const io::WrittenFile& file : written.files) bytes += static_cast<int64_t>(file.bytes);
+  if (plan) {
+    record["plan"] = plan_json(*plan);
+    TARE_TRY(
+        write_file_atomically((fs::path(folder.path()) / checkpoints::kPlanName).string(), quantize::plan_text(*plan)));
+    if (precision.measures() && bytes > plan->target_bytes) {
+      return internal_error("the result is larger than its target", {.where = folder.path(),
+                                                                     .expected = fmt::format("{} bytes", plan->bytes),
+                                                                     .found = fmt::format("{}", bytes)});
+    }
+  }
   std::string out = flags.out;
   std::optional<eval::GateVerdict> verdict;
   if (gate) {
@@ -370,8 +390,6 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
   TARE_TRY(folder.commit_as(out));
   TARE_TRY(journal.remove());
 
-  int64_t bytes = 0;
-  for (const io::WrittenFile& file : written.files) bytes += static_cast<int64_t>(file.bytes);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   double worst = 0;
   std::string worst_name;
@@ -381,7 +399,7 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
     worst_name = matrix.name;
   }
   context.say(fmt::format("{}: {} {}, {} matrices, {:.3f} bits per weight over the whole model, {}", out, scheme,
-                          flags.method, outcome.matrices.size(), bpw, size_text(static_cast<uint64_t>(bytes))));
+                          method, outcome.matrices.size(), bpw, size_text(static_cast<uint64_t>(bytes))));
   context.say(fmt::format("largest {} error {:.3e} in {}", outcome.error_kind, worst, worst_name));
   for (const std::string& text : substitutions) context.say("note: " + text);
   context.say(fmt::format("{:.1f} s, peak memory {}", seconds, size_text(peak_rss_bytes())));
@@ -392,19 +410,20 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
                             d.model.perplexity, d.reference.perplexity));
     for (const std::string& reason : verdict->reasons) context.say("gate: " + reason);
   }
-  const json::object document{{"out", out},
-                              {"format", flags.format},
-                              {"method", flags.method},
-                              {"scheme", scheme},
-                              {"bpw", bpw},
-                              {"bytes", bytes},
-                              {"seconds", seconds},
-                              {"peak_rss_bytes", peak_rss_bytes()},
-                              {"error_kind", outcome.error_kind},
-                              {"layers", std::move(matrices)},
-                              {"substitutions", json::array(substitutions.begin(), substitutions.end())},
-                              {"copied", json::array(side.copied.begin(), side.copied.end())},
-                              {"gate", record["gate"]}};
+  json::object document{{"out", out},
+                        {"format", flags.format},
+                        {"method", method},
+                        {"scheme", scheme},
+                        {"bpw", bpw},
+                        {"bytes", bytes},
+                        {"seconds", seconds},
+                        {"peak_rss_bytes", peak_rss_bytes()},
+                        {"error_kind", outcome.error_kind},
+                        {"layers", std::move(matrices)},
+                        {"substitutions", json::array(substitutions.begin(), substitutions.end())},
+                        {"copied", json::array(side.copied.begin(), side.copied.end())},
+                        {"gate", record["gate"]}};
+  if (plan) document["plan"] = plan_json(*plan);
   if (!flags.report.empty()) TARE_TRY(write_file_atomically(flags.report, eval::quantize_report_html(document)));
   context.emit(document);
   if (!verdict || verdict->passed) return {};
@@ -412,7 +431,7 @@ Status run_with(Context& context, Flags& flags, std::optional<quantize::Journal>
                     {.where = out, .found = verdict->reasons.empty() ? "" : verdict->reasons.front()});
 }
 
-Status run(Context& context, Flags& flags) {
+Status run(Context& context, QuantizeFlags& flags) {
   std::optional<quantize::Journal> journal;
   Status status = run_with(context, flags, journal);
   if (status.ok() || !journal) return status;
@@ -424,43 +443,6 @@ Status run(Context& context, Flags& flags) {
   return status;
 }
 
-void declare(CLI::App& app, Flags& f) {
-  app.add_option("MODEL", f.model, "Hugging Face directory, .gguf or .safetensors file")->required();
-  std::vector<std::string_view> methods;
-  for (const quantize::Recipe& recipe : quantize::recipes()) methods.push_back(recipe.name);
-  app.add_option("--method", f.method, fmt::format("{} (see `tare methods`)", fmt::join(methods, ", ")))
-      ->capture_default_str();
-  app.add_option("--out", f.out, "folder of the result; must not exist yet")->required();
-  app.add_option("--format", f.format, "checkpoint format of the result (default: the method's, tare for most)");
-  app.add_option("--scheme", f.scheme.scheme, "widths, as W4A8KV4 (default: the method's)");
-  app.add_option("--bits", f.scheme.bits, "weight width, 2..8");
-  app.add_option("--group-size", f.scheme.group_size, "inputs that share a scale, -1 for a whole row");
-  auto* symmetric = app.add_flag("--symmetric", f.symmetric, "zero point fixed");
-  app.add_flag("--asymmetric", f.asymmetric, "a zero point a group")->excludes(symmetric);
-  app.add_option("--grid", f.scheme.grid,
-                 "integer, minimum, progressive, qoq-channel, or a form: nf4, fp8, mxfp4, ... (default: by scheme)");
-  app.add_option("--scale-rule", f.scheme.scale_rule,
-                 "absmax: absmax/(2^(b-1)-1), the default; compressed-tensors: absmax/((2^b-1)/2)");
-  app.add_option("--scale-dtype", f.scheme.scale_dtype, "float16, bfloat16 or float32 (default: by scheme)");
-  app.add_option("--head", f.head, "embedding and head: source, bfloat16, float16, float32, int8, int8-a8")
-      ->capture_default_str();
-  app.add_option(
-         "--calibration", f.calibration,
-         "what calibrated methods run the model on: text, conversations (.jsonl) or token ids (.json); default: "
-         "built in, English prose")
-      ->type_name("FILE");
-  app.add_option("--samples", f.samples, "windows of calibration data, the first ones")->capture_default_str();
-  app.add_option("--sequence-length", f.sequence_length, "tokens of a window")->capture_default_str();
-  app.add_flag("--dequantize-first", f.dequantize_first, "quantize a checkpoint that is quantized already");
-  app.add_flag("--allow-loss", f.allow_loss, "leave out what the format cannot say, and list it");
-  app.add_flag("--resume", f.resume, "go on with an unfinished run of the same command");
-  app.add_option("--log-json", f.log_json, "append what happens to this file, one JSON line an event")
-      ->type_name("FILE");
-  app.add_flag("--overwrite", f.overwrite, "replace --out when it exists");
-  declare_gate(app, f.gate);
-  app.add_option("--report", f.report, "write one self-contained HTML page about the result")->type_name("FILE");
-}
-
 }  // namespace
 
 extern const Command kQuantize;
@@ -470,10 +452,11 @@ const Command kQuantize = {
     .examples =
         "tare quantize model/ --out out/ --scheme W4A8 --group-size 128\n"
         "tare quantize model.gguf --out out/ --scheme W8A8 --format compressed-tensors\n"
+        "tare quantize model/ --out out/ --target-bpw 4.5 --calibration text.txt\n"
         "tare quantize model/ --out out/ --bits 3 --set '.*down_proj:bits=4' --ignore '.*layers\\.0\\..*'",
     .declare = [](CLI::App& app) -> Runner {
-      auto flags = std::make_shared<Flags>();
-      declare(app, *flags);
+      auto flags = std::make_shared<QuantizeFlags>();
+      declare_quantize(app, *flags);
       add_repeated(app, "--ignore", flags->ignore,
                    "modules that stay as they are (pattern from the start of the name)");
       add_repeated(app, "--set", flags->set, "exception, as 'RE:bits=8,group_size=32'");

@@ -33,9 +33,17 @@ Result<std::vector<PlannedMatrix>> plan_matrices(const model::Architecture& arch
     for (const auto* group : {&linears.qkv, &linears.o, &linears.gate_up, &linears.down}) {
       for (const LayerLinear& linear : *group) {
         PlannedMatrix planned{.linear = linear, .layer = layer, .scheme = options.scheme};
+        if (!options.plan.empty()) {
+          const auto row = options.plan.find(linear.name);
+          if (row == options.plan.end()) return invalid_input("the plan misses a matrix", {.where = linear.name});
+          planned.scheme = row->second;
+          out.push_back(std::move(planned));
+          continue;
+        }
         for (Rule& rule : rules) {
           if (!rule.pattern.matches(linear.name)) continue;
           ++rule.hits;
+          planned.excepted = true;
           if (rule.exception) {
             TARE_TRY(apply_exception(*rule.exception, planned.scheme));
           } else {
@@ -47,7 +55,7 @@ Result<std::vector<PlannedMatrix>> plan_matrices(const model::Architecture& arch
     }
   }
   for (const Rule& rule : rules) {
-    if (rule.hits == 0) {
+    if (rule.hits == 0 && options.plan.empty()) {
       return invalid_input("pattern matches no matrix of the layers",
                            {.where = rule.exception ? "--set" : "--ignore",
                             .expected = "names like model.layers.0.mlp.down_proj",

@@ -15,6 +15,7 @@ struct PlannedMatrix {
   model::LayerLinear linear;
   int64_t layer = 0;
   MatrixScheme scheme;
+  bool excepted = false;  // an exception or --ignore says what it becomes
 };
 
 /// All matrices of the layers in forward order. Errors: a pattern that matches nothing or does not compile.

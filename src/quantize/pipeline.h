@@ -47,8 +47,9 @@ struct PipelineOptions {
   const Recipe* recipe = nullptr;
   MatrixScheme scheme;
   SchemeWidths widths;
-  std::vector<SchemeException> exceptions;  // --set, later ones win
-  std::vector<std::string> ignore;          // --ignore, patterns over module names
+  std::vector<SchemeException> exceptions;   // --set, later ones win
+  std::vector<std::string> ignore;           // --ignore, patterns over module names
+  std::map<std::string, MatrixScheme> plan;  // by module; not empty: decides in place of scheme, exceptions and ignore
   HeadChoice head = HeadChoice::kSource;
   bool dequantize_first = false;  // a source that declares quantization may be quantized again
   CalibrationData calibration;    // for recipes that see data

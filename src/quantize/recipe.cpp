@@ -78,6 +78,14 @@ Status check_algorithm(const MatrixScheme& scheme, std::string_view where) {
                      {.where = std::string(where), .found = describe(scheme.grid), .hint = "use algorithm=rtn"});
 }
 
+template <class T, size_t N>
+std::string name_of(const Named<T> (&table)[N], T value) {
+  for (const auto& row : table) {
+    if (row.value == value) return std::string(row.name);
+  }
+  return {};
+}
+
 Result<int64_t> group_size_of(int64_t value, std::string_view where) {
   if (value != -1 && value < 1) {
     return invalid_input("wrong group size", {.where = std::string(where),
@@ -379,6 +387,27 @@ Result<SchemeException> parse_exception(std::string_view text) {
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
   if (out.values.empty()) return wrong();
+  return out;
+}
+
+std::vector<std::pair<std::string, std::string>> exception_values(const MatrixScheme& scheme) {
+  if (scheme.keep) return {{"keep", "true"}};
+  const GridSpec& grid = scheme.grid;
+  std::vector<std::pair<std::string, std::string>> out = {
+      {"bits", fmt::format("{}", grid.bits)},
+      {"group_size", fmt::format("{}", grid.group_size > 0 ? grid.group_size : -1)}};
+  if (grid.form) {
+    out.emplace(out.begin(), "grid", grid.form->name);
+  } else if (grid.kind != GridKind::kInteger) {
+    out.emplace_back("grid", name_of(kGrids, grid.kind));
+  } else {
+    out.emplace_back("symmetric", name_of(kBools, grid.symmetric));
+    if (grid.symmetric && grid.scale_rule != ScaleRule::kAbsmaxDivMax) {
+      out.emplace_back("scale_rule", name_of(kScaleRules, grid.scale_rule));
+    }
+  }
+  out.emplace_back("scale_dtype", name_of(kScaleTypes, grid.scale_dtype));
+  out.emplace_back("algorithm", scheme.algorithm);
   return out;
 }
 

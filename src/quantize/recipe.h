@@ -73,6 +73,8 @@ struct SchemeException {
   std::vector<std::pair<std::string, std::string>> values;
 };
 Result<SchemeException> parse_exception(std::string_view text);
+/// The values of that form that make `scheme` of any other; keep=true when it is kept.
+std::vector<std::pair<std::string, std::string>> exception_values(const MatrixScheme& scheme);
 /// Errors: unknown key, wrong value, an algorithm that the grid does not take.
 Status apply_exception(const SchemeException& exception, MatrixScheme& scheme);
 
