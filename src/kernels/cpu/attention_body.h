@@ -30,6 +30,7 @@ namespace {
 
 constexpr float kNoScore = -3.4e38f;       // below every score, and finite
 constexpr int64_t kStageBytes = 16 << 10;  // half of a small first-level cache
+constexpr int64_t kManyRows = 24;  // from here on the passes over rows are enough to spread what is fetched ahead
 constexpr float kLog2E = 0x1.715476p+0f;
 
 /// One tile of 16 tokens of a side: codes and, where the form has them, scales and zeros.
@@ -182,10 +183,15 @@ class Attend {
     };
     const int64_t staged =
         (integer(task_.k.type) ? 0 : kKeyBlock / kTile) + (integer(task_.v.type) ? 0 : kKeyBlock / kTile);
+    const int64_t passes = staged + rows_ * (integer(task_.v.type) ? 3 : 2);
+    if (rows_ >= kManyRows) {
+      ahead.per_chunk = 0;
+      ahead.per_pass = (lines + passes - 1) / passes;
+      return;
+    }
     const int64_t total = chunks(task_.k.type, kKeyBlock / kTile, task_.head_dim) +
-                          chunks(task_.v.type, lanes_ / kTile, kKeyBlock) + staged +
-                          rows_ * (integer(task_.v.type) ? 3 : 2);
-    ahead.per_chunk = (lines + total - 1) / total;
+                          chunks(task_.v.type, lanes_ / kTile, kKeyBlock) + passes;
+    ahead.per_chunk = ahead.per_pass = (lines + total - 1) / total;
   }
 
   /// Tiles that are staged at a time: as many as stay in the first-level cache until all rows have used them.
@@ -213,7 +219,7 @@ class Attend {
       } else if (task_.k.type == KvType::kInt4) {
         stage_narrow_units(from.codes, k_steps() / 2, to, 2 * k_step(), k_step());
       } else {
-        s_.ahead->fetch(s_.ahead->per_chunk);
+        s_.ahead->fetch(s_.ahead->per_pass);
         with_float_type(task_.k.type, [&]<KvType Type>() {
           stage_floats<Type>(from.codes, k_steps(), reinterpret_cast<float*>(to));
         });
@@ -387,7 +393,7 @@ class Attend {
     };
     Ahead& ahead = *s_.ahead;
     for (int64_t r = 0; r < rows_; ++r) {
-      ahead.fetch(ahead.per_chunk);
+      ahead.fetch(ahead.per_pass);
       s_.found[r] = (this->*score_pass_[full(r)])(r, start, first, last);
     }
     for (int64_t r = 0; r < rows_; r += kTile) {
@@ -397,12 +403,12 @@ class Attend {
       Lanes::store(s_.alpha + r, Lanes::exp2(Lanes::sub(before, m)));
     }
     for (int64_t r = 0; r < rows_; ++r) {
-      ahead.fetch(ahead.per_chunk);
+      ahead.fetch(ahead.per_pass);
       (this->*weight_pass_[full(r)])(r, start, first, last);
     }
     if (!integer(task_.v.type)) return;
     for (int64_t r = 0; r < rows_; ++r) {
-      ahead.fetch(ahead.per_chunk);
+      ahead.fetch(ahead.per_pass);
       pack_pass(r, first, last);
     }
   }
@@ -427,7 +433,7 @@ class Attend {
                              step);
         }
       } else {
-        s_.ahead->fetch(s_.ahead->per_chunk);
+        s_.ahead->fetch(s_.ahead->per_pass);
         with_float_type(task_.v.type, [&]<KvType Type>() {
           accident |= stage_rows<Type>(from.codes, smaller(kTile, keys - t * kTile), task_.head_dim, lanes_,
                                        reinterpret_cast<float*>(s_.stage) + (t - first) * kTile * lanes_);
@@ -567,13 +573,18 @@ void attend(const AttendTask& task, int64_t first_split, int64_t last_split, flo
 
 void finish(const float* states, int64_t count, int64_t stride, int64_t head_dim, float static_scale, float* out) {
   const int64_t lanes = attend_lanes(head_dim);
-  float state[kTile + 1024];
-  // Heads wider than the buffer are refused by can_implement.
-  Attend::empty(state, lanes);
-  for (int64_t i = 0; i < count; ++i) Attend::merge_state(state, states + i * stride, lanes);
+  float merged[kTile + 1024];
+  const float* state = states;
+  // Merging one state into the empty one adds 0 to each of its numbers.
+  if (count != 1 || !(states[0] > kNoScore)) {
+    // Heads wider than the buffer are refused by can_implement.
+    Attend::empty(merged, lanes);
+    for (int64_t i = 0; i < count; ++i) Attend::merge_state(merged, states + i * stride, lanes);
+    state = merged;
+  }
   const Lanes::F factor = Lanes::set1(static_scale / state[1]);
   for (int64_t c = 0; c < lanes; c += kTile) {
-    const Lanes::F x = Lanes::mul(Lanes::load(state + kTile + c), factor);
+    const Lanes::F x = Lanes::mul(Lanes::add(Lanes::load(state + kTile + c), Lanes::zero()), factor);
     if (c + kTile <= head_dim) {
       Lanes::store(out + c, x);
     } else {

@@ -22,7 +22,8 @@ struct Ahead {
   Run runs[64];
   int64_t count = 0;
   int64_t next = 0;
-  int64_t per_chunk = 0;  // lines for every 8 steps of a product
+  int64_t per_chunk = 0;  // lines for every 8 steps of a product, 0: products run through
+  int64_t per_pass = 0;   // lines for every pass over a row, and for every tile that is staged
 
   /// Returns the number of lines added.
   int64_t add(const std::byte* from, int64_t bytes) {
@@ -108,9 +109,10 @@ void float_product(Operand<float> left, Operand<float> right, int64_t steps, Ahe
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) acc[r][t] = start(r, t);
   }
+  const int64_t chunk = ahead.per_chunk > 0 ? kChunk : steps;
   for (int64_t i = 0; i < steps;) {
     ahead.fetch(ahead.per_chunk);
-    for (const int64_t end = i + kChunk < steps ? i + kChunk : steps; i < end; ++i) {
+    for (const int64_t end = i + chunk < steps ? i + chunk : steps; i < end; ++i) {
       Lanes::F b[T];
 #pragma GCC unroll 4
       for (int t = 0; t < T; ++t) b[t] = Lanes::load(right.at + i * right.step + t * right.stride);
