@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "base/checked.h"
@@ -19,6 +20,11 @@ using tensor::QuantizedTensor;
 namespace {
 
 using Table16 = std::array<float, 16>;
+
+// 1 / x, or 0 where that is no number: a range of 0, or one so small that only its zeros matter.
+float inverse_of(float x) {
+  return x >= std::numeric_limits<float>::min() ? 1.0f / x : 0.0f;
+}
 
 Table16 nf4_table() {
   Table16 out;
@@ -120,8 +126,8 @@ Status nest_scales(QuantizedFields& f, const std::vector<float>& absmax, int64_t
     float largest = 0;
     for (size_t i = first; i < last; ++i) largest = std::max(largest, std::abs(absmax[i] - offset));
     outer[r] = largest;
-    if (largest == 0) continue;
-    const float inverse = 1.0f / largest;
+    const float inverse = inverse_of(largest);
+    if (inverse == 0) continue;
     for (size_t i = first; i < last; ++i) codes[i] = nearest_of_map(*map, (absmax[i] - offset) * inverse);
   }
   f.rule = tensor::Rule::kNested;
@@ -148,7 +154,7 @@ Result<QuantizedTensor> four_bits(const Table16& table, bool nested, const GridS
         float largest = 0;
         for (int64_t i = first; i < last; ++i) largest = std::max(largest, std::abs(values[i]));
         absmax[static_cast<size_t>(row * blocks + b)] = largest;
-        const float inverse = largest > 0 ? 1.0f / largest : 0.0f;
+        const float inverse = inverse_of(largest);
         for (int64_t i = first; i < last; ++i) {
           const uint8_t code = nearest_entry(table, std::clamp(values[i] * inverse, -1.0f, 1.0f));
           out[i / 2] = static_cast<uint8_t>(out[i / 2] | code << 4 * (i % 2));
@@ -199,7 +205,7 @@ Result<QuantizedTensor> quantize_llm_int8(const GridSpec&, const float* w, int64
       float largest = 0;
       for (int64_t i = 0; i < k; ++i) largest = std::max(largest, std::abs(values[i]));
       absmax[static_cast<size_t>(row)] = largest;
-      const float factor = largest > 0 ? 1.0f / largest * 127.0f : 0.0f;
+      const float factor = inverse_of(largest) * 127.0f;
       for (int64_t i = 0; i < k; ++i) {
         codes[static_cast<size_t>(row * k + i)] =
             static_cast<int8_t>(numerics::round_clamp(values[i] * factor, -127, 127));

@@ -332,6 +332,13 @@ TEST(Forms, ErrorsAtOddSizes) {
     }
     const std::vector<float> zeros(static_cast<size_t>(5 * 96), 0.0f);
     EXPECT_EQ(dequantize(make(row.name, zeros, 5, 96)), zeros) << row.name;
+    // Ranges whose inverse is no number, and the largest there are.
+    for (const float size : {1e-40f, 1e-30f, 1e30f}) {
+      std::vector<float> w = bell(5 * 96, 2);
+      for (float& v : w) v *= size;
+      const QuantizedTensor t = make(row.name, w, 5, 96);
+      for (const float v : dequantize(t)) EXPECT_LE(std::abs(v), 2 * size) << row.name;
+    }
   }
 }
 
