@@ -4,11 +4,16 @@
 #
 #   tools/quality.sh MODEL CALIBRATION TEXT [WINDOWS] [SAMPLES]
 #
+# Each row leaves one line in RECORDS (default bench/results/quality.jsonl): its flags and the loss of every window, from
+# which `tools/quality_ratios.py` makes ratios of paired windows.
+#
 # MODEL: the GGUF of tools/get_demo_model.sh; CALIBRATION and TEXT: WikiText-2 wiki.valid.raw and wiki.test.raw joined as
 # tools/join_wikitext.py does. ROWS picks rows by a pattern over their names (default: all).
 set -euo pipefail
 tare=${TARE:-build/release/tare}
 model=$1 calibration=$2 text=$3 windows=${4:-20} samples=${5:-64}
+records=${RECORDS:-bench/results/quality.jsonl}
+mkdir -p "$(dirname "$records")"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -18,9 +23,14 @@ row() { # name, flags of quantize
   "$tare" quantize "$model" --out "$work/$name" --gate off --no-progress --json "$@" > "$work/$name.json"
   "$tare" eval kld "$work/$name" --reference "$model" --text "$text" --context 512 --windows "$windows" --no-progress \
     --json > "$work/$name.kld"
-  python3 - "$name" "$work/$name.json" "$work/$name.kld" "$*" <<'PY'
+  python3 - "$name" "$work/$name.json" "$work/$name.kld" "$records" "$(basename "$text")" "$*" <<'PY'
 import json, sys
-name, made, got, flags = sys.argv[1], json.load(open(sys.argv[2])), json.load(open(sys.argv[3])), sys.argv[4]
+name, made, got, records, text, flags = sys.argv[1], json.load(open(sys.argv[2])), json.load(open(sys.argv[3])), *sys.argv[4:]
+record = {"row": name, "flags": flags, "text": text, "bpw": made["bpw"], "seconds": made["seconds"], "kl_mean": got["kl_mean"],
+          "perplexity": got["perplexity"], "reference_perplexity": got["reference_perplexity"],
+          "top1_agreement": got["top1_agreement"], "window_kl": got["window_kl"]}
+with open(records, "a") as out:
+    out.write(json.dumps(record) + "\n")
 print(f"| `{name}` | {got['kl_mean']:.4f} ± {got['kl_stderr']:.4f} | {100 * got['top1_agreement']:.1f} % | "
       f"{got['perplexity']:.2f} | {got['reference_perplexity']:.2f} | {made['bpw']:.3f} | {made['seconds']:.0f} s | `{flags}` |", flush=True)
 PY
