@@ -245,7 +245,10 @@ void decode_steps_in(const FloatMatrix& w, const D& decode, int64_t block, int64
       }
       const Lanes scale = terms.scale[i][0], offset = terms.offset[i][0];
       for (const int64_t last = smaller(end, w.group_step[g + 1]); s < last; ++s) {
-        const typename D::Step step = decode.load(codes + (s * count + p) * kStepBytes);
+        const std::byte* from = codes + (s * count + p) * kStepBytes;
+        // The next columns come while these are multiplied.
+        prefetch_far(from + kPanelColumns / D::kUnit * kPanelsPerBlock * kStepBytes);
+        const typename D::Step step = decode.load(from);
         float* to = panel + p * panel_stride + (s - begin) * D::kUnit * 16;
         for (int j = 0; j < D::kUnit; ++j) {
           const Lanes column = decode.column(step, j);

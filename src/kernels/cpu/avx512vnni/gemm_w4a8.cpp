@@ -138,6 +138,9 @@ void stream(const IntShape& shape, const IntPanel& panel, int first_row_block, c
   const int64_t block_bytes = rb * kPackedBlock;
   const uint8_t* codes = panel.codes;
   const int64_t group = Scaled ? shape.group_blocks : shape.column_blocks;
+  // The panel is walked several times, some row blocks or tokens each: its lines come while the panel before is
+  // multiplied, evenly over all its walks.
+  const int64_t panel_bytes = shape.column_blocks * block_bytes + shape.groups * group_bytes(rb);
   for (int64_t first = 0; first < shape.column_blocks; first += group) {
     Inner inner[R];
     if (Scaled) {
@@ -158,7 +161,13 @@ void stream(const IntShape& shape, const IntPanel& panel, int first_row_block, c
 #pragma GCC unroll 4
           for (int r = 0; r < R; ++r) {
             const uint8_t* line = lines + r * kPackedBlock + j * kLineBytes;
-            if (half == 0) fetch_ahead<T <= kPrefetchTokens>(line);
+            if (half == 0) {
+              if (T <= kPrefetchTokens) {
+                fetch_ahead<true>(line);
+              } else {
+                _mm_prefetch(reinterpret_cast<const char*>(line + panel_bytes), _MM_HINT_T1);
+              }
+            }
             operand[r] = half_line(line, half);
             if (Scaled) operand[r] = inner[r].apply(operand[r]);
           }
