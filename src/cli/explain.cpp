@@ -7,6 +7,7 @@
 #include <regex>
 
 #include "base/interrupt.h"
+#include "base/log.h"
 #include "checkpoints/checkpoint.h"
 #include "cli/command.h"
 #include "cli/model_flags.h"
@@ -187,7 +188,12 @@ Status explain(Context& context, Flags& flags) {
               checkpoints::load_checkpoint(flags.model.model, context.load_options(flags.model.quantization)));
   TARE_ASSIGN(const model::Architecture arch, model::describe_architecture(weights.config));
   TARE_ASSIGN(const std::vector<model::PlannedLinear> plan,
-              model::plan_linears(weights, arch, context.options().activations == "int8"));
+              model::plan_linears(weights, arch, activation_policy(context.options())));
+  std::vector<std::string> notes = weights.notes;
+  if (std::string left = model::activation_note(weights, activation_policy(context.options())); !left.empty()) {
+    notes.push_back(std::move(left));
+  }
+  for (const std::string& note : notes) log::info("{}: {}", flags.model.model, note);
   Explain report(context, flags, weights);
   bool any = false;
   for (const model::PlannedLinear& linear : plan) {
@@ -199,7 +205,9 @@ Status explain(Context& context, Flags& flags) {
   if (!flags.no_measure) {
     context.say(fmt::format("{} cells are slower than the unquantized twin", report.slower()));
   }
-  context.emit(report.document());
+  json::object document = report.document();
+  document["notes"] = json::array(notes.begin(), notes.end());
+  context.emit(document);
   return {};
 }
 

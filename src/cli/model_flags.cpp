@@ -30,6 +30,10 @@ void declare_kv_cache(CLI::App& app, ModelFlags& flags) {
   app.add_option("--block-size", flags.block_size, "tokens of a KV block, a power of two")->capture_default_str();
 }
 
+model::ActivationPolicy activation_policy(const GlobalOptions& options) {
+  return {.int8 = options.activations == "int8", .fp8 = options.activations == "fp8"};
+}
+
 Result<runtime::LoadedModel> open_model(Context& context, const std::string& path, const ModelFlags& flags,
                                         int64_t max_batch_tokens, int64_t context_tokens) {
   std::unique_ptr<Progress> progress;
@@ -38,7 +42,7 @@ Result<runtime::LoadedModel> open_model(Context& context, const std::string& pat
                                .formats = &context.registries().formats,
                                .registry = context.registries().linear,
                                .forced_kernel = context.options().kernel,
-                               .int8_activations = context.options().activations == "int8",
+                               .activations = activation_policy(context.options()),
                                .caps = context.capabilities(),
                                .max_batch_tokens = max_batch_tokens,
                                .context = context_tokens,

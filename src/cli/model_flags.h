@@ -26,6 +26,10 @@ struct ModelFlags {
 void declare_model(CLI::App& app, ModelFlags& flags);     // the positional MODEL and --quantization
 void declare_kv_cache(CLI::App& app, ModelFlags& flags);  // --kv-cache-dtype and its company
 
+/// What --activations asks for. FP8 activations of a checkpoint are left in f32 unless it says fp8: no CPU has FP8
+/// units.
+model::ActivationPolicy activation_policy(const GlobalOptions& options);
+
 /// Opens `path` with the global flags; shows progress; logs every note. context 0 = what the model was made for.
 Result<runtime::LoadedModel> open_model(Context& context, const std::string& path, const ModelFlags& flags,
                                         int64_t max_batch_tokens, int64_t context_tokens);

@@ -27,9 +27,10 @@ void declare_global_options(CLI::App& app, GlobalOptions& o) {
   app.add_option("--kernel", o.kernel, "force one kernel; it is an error when it refuses")
       ->type_name("NAME")
       ->group(group);
-  app.add_option("--activations", o.activations, "8-bit activations for weight-only formats: none, int8")
+  app.add_option("--activations", o.activations,
+                 "none; int8: 8-bit activations for weight-only formats; fp8: those of FP8 checkpoints")
       ->type_name("MODE")
-      ->check(CLI::IsMember({"none", "int8"}))
+      ->check(CLI::IsMember({"none", "int8", "fp8"}))
       ->group(group);
   app.add_option("--seed", o.seed, "seed of everything random")
       ->type_name("N")

@@ -16,11 +16,12 @@ namespace tare::cli {
 
 /// The flags that every command takes (docs/cli.md).
 struct GlobalOptions {
-  int threads = 0;          // 0: all CPUs this process may use
-  std::string memory;       // "2GiB"; empty: no limit
-  std::string isa;          // highest level allowed; empty: what the CPU has
-  std::string kernel;       // force one; empty: choose
-  std::string activations;  // "none" or "int8": 8-bit activations for weight-only formats; empty: as the model says
+  int threads = 0;     // 0: all CPUs this process may use
+  std::string memory;  // "2GiB"; empty: no limit
+  std::string isa;     // highest level allowed; empty: what the CPU has
+  std::string kernel;  // force one; empty: choose
+  std::string
+      activations;  // "int8": for weight-only formats too; "fp8": those of FP8 checkpoints; "none", empty: neither
   std::optional<uint64_t> seed;
   bool json = false;
   bool quiet = false;

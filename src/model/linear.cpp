@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "model/linear_plan.h"
 #include "model/release.h"
 
 namespace tare::model {
@@ -44,7 +43,7 @@ bool fusible(const Linear& a, const Linear& b) {
 Result<BoundLinear> BoundLinear::bind(Linear linear, const BindOptions& options, ThreadPool& pool) {
   BoundLinear bound;
   bound.problem_.weight = form_of(linear.parts.front());
-  bound.problem_.activation = runtime_activation(bound.problem_.weight, linear.activation, options.int8_activations);
+  bound.problem_.activation = runtime_activation(bound.problem_.weight, linear.activation, options.activations);
   bound.problem_.bias = !linear.bias.empty();
   bound.record_.name = linear.name;
   for (const Weight& part : linear.parts) {

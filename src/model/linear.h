@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "kernels/linear.h"
+#include "model/activation_policy.h"
 #include "tensor/quantized_tensor.h"
 
 namespace tare::model {
@@ -41,8 +42,8 @@ struct Linear {
 struct BindOptions {
   kernels::LinearRegistry registry;
   machine::Capabilities caps;
-  std::string forced_kernel;      // --kernel
-  bool int8_activations = false;  // --activations int8: weight-only integer formats may use 8-bit activations
+  std::string forced_kernel;                                                                // --kernel
+  ActivationPolicy activations;                                                             // --activations
   std::shared_ptr<kernels::SelfTests> self_tests = std::make_shared<kernels::SelfTests>();  // of one process, shared
 };
 

@@ -4,30 +4,19 @@
 
 namespace tare::model {
 
-tensor::ActivationSpec runtime_activation(const std::variant<tensor::DType, tensor::QuantSpec>& form,
-                                          const tensor::ActivationSpec& stored, bool int8_activations) {
-  const auto* spec = std::get_if<tensor::QuantSpec>(&form);
-  const bool integer_codes = spec && (spec->kind == tensor::CodeKind::kUint || spec->kind == tensor::CodeKind::kInt);
-  if (int8_activations && integer_codes && stored.type == tensor::ActivationType::kNone) {
-    return {.type = tensor::ActivationType::kS8};
-  }
-  return stored;
-}
-
 Result<std::vector<PlannedLinear>> plan_linears(const tensor::ModelWeights& weights, const Architecture& arch,
-                                                bool int8_activations) {
+                                                const ActivationPolicy& policy) {
   std::vector<PlannedLinear> out;
   const auto add = [&](const std::vector<LayerLinear>& group) -> Status {
     const size_t first = out.size();
     for (const LayerLinear& linear : group) {
       const tensor::WeightInfo* info = weights.find(linear.name + ".weight");
       if (!info) return invalid_input("weight is missing", {.where = linear.name + ".weight"});
-      const kernels::LinearProblem problem{
-          .n = linear.n,
-          .k = linear.k,
-          .weight = info->form,
-          .activation = runtime_activation(info->form, info->activation, int8_activations),
-          .bias = linear.bias};
+      const kernels::LinearProblem problem{.n = linear.n,
+                                           .k = linear.k,
+                                           .weight = info->form,
+                                           .activation = runtime_activation(info->form, info->activation, policy),
+                                           .bias = linear.bias};
       if (out.size() > first && out.back().problem.weight == problem.weight &&
           out.back().problem.activation == problem.activation && out.back().problem.bias == problem.bias) {
         out.back().problem.n += linear.n;
@@ -52,7 +41,7 @@ Result<std::vector<PlannedLinear>> plan_linears(const tensor::ModelWeights& weig
                  {.n = arch.vocab_size,
                   .k = arch.hidden,
                   .weight = info->form,
-                  .activation = runtime_activation(info->form, info->activation, int8_activations)},
+                  .activation = runtime_activation(info->form, info->activation, policy)},
                  info->stored_bytes});
   return out;
 }

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "base/result.h"
 #include "kernels/linear.h"
+#include "model/activation_policy.h"
 #include "model/architecture.h"
 #include "tensor/model_weights.h"
 
@@ -19,12 +19,8 @@ struct PlannedLinear {
   int64_t stored_bytes = 0;
 };
 
-/// Weight-only integer formats may take 8-bit activations only when the user said so.
-tensor::ActivationSpec runtime_activation(const std::variant<tensor::DType, tensor::QuantSpec>& form,
-                                          const tensor::ActivationSpec& stored, bool int8_activations);
-
 /// The matrices of a model in forward order, the head last. Errors: a weight is missing.
 Result<std::vector<PlannedLinear>> plan_linears(const tensor::ModelWeights& weights, const Architecture& arch,
-                                                bool int8_activations);
+                                                const ActivationPolicy& policy);
 
 }  // namespace tare::model

@@ -59,7 +59,7 @@ TEST(Determinism, EveryStoredFormOfWeightsAndOfTheCache) {
   for (const std::string& path : paths) {
     for (const bool int8_activations : {false, true}) {
       LoadOptions options{
-          .int8_activations = int8_activations, .caps = machine::capabilities(), .max_batch_tokens = 64};
+          .activations = {.int8 = int8_activations}, .caps = machine::capabilities(), .max_batch_tokens = 64};
       auto model = load_model(path, options, pool);
       if (!model.ok()) {
         // Damaged on purpose, of an architecture that does not run, or a form of weights that is refused.

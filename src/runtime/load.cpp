@@ -33,6 +33,9 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
                   .stored_bytes = weights.stored_bytes(),
                   .parameters = parameter_count(weights)};
   out.notes.insert(out.notes.end(), arch.notes.begin(), arch.notes.end());
+  if (std::string note = model::activation_note(weights, options.activations); !note.empty()) {
+    out.notes.push_back(std::move(note));
+  }
   TARE_ASSIGN(CheckpointKvScales scales, take_kv_scales(weights, arch));
   out.kv_scales = std::move(scales.layers);
   out.notes.insert(out.notes.end(), scales.notes.begin(), scales.notes.end());
@@ -44,7 +47,7 @@ Result<LoadedModel> load_model(const std::string& path, const LoadOptions& optio
   model::Transformer::Options load{.bind = {.registry = options.registry,
                                             .caps = options.caps,
                                             .forced_kernel = options.forced_kernel,
-                                            .int8_activations = options.int8_activations},
+                                            .activations = options.activations},
                                    .max_batch_tokens = options.max_batch_tokens,
                                    .context = options.context,
                                    .progress = options.progress};

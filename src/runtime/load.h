@@ -23,8 +23,8 @@ struct LoadOptions {
   std::string format;                                                   // --quantization
   const std::vector<checkpoints::CheckpointFormat>* formats = nullptr;  // with those of plugins; nullptr: built in
   kernels::LinearRegistry registry = kernels::builtin_linear_kernels();
-  std::string forced_kernel;  // --kernel
-  bool int8_activations = false;
+  std::string forced_kernel;            // --kernel
+  model::ActivationPolicy activations;  // --activations
   machine::Capabilities caps;
   int64_t max_batch_tokens = 512;
   int64_t context = 0;  // 0 = what the model was trained for
