@@ -34,6 +34,8 @@ class AddedTokens {
 
   bool any_raw() const { return !raw_.empty(); }
   bool any_normalized() const { return !normalized_.empty(); }
+  /// Whether a token that is looked for in normalized text begins with this byte.
+  bool starts_normalized(char first) const { return normalized_.starts(first); }
 
   /// Cuts text[begin,end) around the tokens that are looked for in raw (or in normalized) text. Special tokens stay
   /// text if `specials_as_text`. Nothing is empty; no token means one piece.

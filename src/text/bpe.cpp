@@ -13,6 +13,8 @@ namespace {
 // Below this a scan over all ranks is faster than a heap.
 constexpr size_t kShortWord = 32;
 
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+
 std::string byte_token(int byte) {
   return fmt::format("<0x{:02X}>", byte);
 }
@@ -59,6 +61,7 @@ Result<Bpe> Bpe::from_merges(const Vocabulary& vocabulary,
     for (int byte = 0; byte < 256; ++byte) bpe.byte_tokens_[byte] = vocabulary.find(byte_token(byte));
     bpe.has_byte_tokens_ = true;
   }
+  bpe.index_chars(vocabulary);
   return bpe;
 }
 
@@ -122,6 +125,7 @@ Result<Bpe> Bpe::from_ranks(const Vocabulary& vocabulary, const std::vector<uint
     for (int byte = 0; byte < 256; ++byte) bpe.byte_tokens_[byte] = vocabulary.find(byte_token(byte));
     bpe.has_byte_tokens_ = true;
   }
+  bpe.index_chars(vocabulary);
   return bpe;
 }
 
@@ -161,6 +165,23 @@ void Bpe::index_bytes(const Vocabulary& vocabulary) {
   if (whole.ok()) whole_ = std::move(*whole);
 }
 
+TokenId Bpe::start_of(const Vocabulary& vocabulary, std::string_view character) const {
+  const TokenId id = vocabulary.find(character);
+  const bool ranked = first_extra_ != INT32_MAX;
+  if (!ranked || (id != kNoToken && starts_words_[id])) return id;
+  // Only what merges knows; the rest is settled after the joins.
+  const TokenId other = extra_->find(character);
+  return other == kNoToken ? first_extra_ + static_cast<TokenId>(extra_->size()) : first_extra_ + other;
+}
+
+void Bpe::index_chars(const Vocabulary& vocabulary) {
+  for (size_t c = 0; c < ascii_.size(); ++c) {
+    const char character = static_cast<char>(c);
+    ascii_[c] = start_of(vocabulary, {&character, 1});
+  }
+  mark_ = start_of(vocabulary, kSpaceMark);
+}
+
 void Bpe::encode_chars(const Vocabulary& vocabulary, std::string_view piece, std::vector<TokenSpan>& out,
                        size_t& dropped) const {
   const bool ranked = first_extra_ != INT32_MAX;
@@ -168,6 +189,38 @@ void Bpe::encode_chars(const Vocabulary& vocabulary, std::string_view piece, std
     const TokenId id = vocabulary.find(piece);
     if (id != kNoToken) {
       out.push_back({id, static_cast<uint32_t>(piece.size())});
+      return;
+    }
+  }
+  if (piece.size() <= kShortWord && options_.continuing_prefix.empty() && options_.word_suffix.empty()) {
+    TokenSpan word[kShortWord];
+    size_t n = 0;
+    size_t at = 0;
+    while (at < piece.size()) {
+      const auto first = static_cast<unsigned char>(piece[at]);
+      TokenSpan& span = word[n];
+      if (first < 0x80) {
+        span = {ascii_[first], 1};
+      } else if (first == 0xE2 && piece.substr(at).starts_with(kSpaceMark)) {
+        span = {mark_, 3};
+      } else {
+        const uint32_t bytes = char_bytes(piece[at]);
+        span = {start_of(vocabulary, piece.substr(at, bytes)), bytes};
+      }
+      if (span.id == kNoToken) break;
+      at += span.bytes;
+      ++n;
+    }
+    if (at == piece.size()) {
+      n = merge_short(word, n);
+      const bool settled = !ranked || std::all_of(word, word + n, [&](const TokenSpan& span) {
+        return span.id < first_extra_ && parts_[span.id].first == kNoToken;
+      });
+      if (settled) {
+        out.insert(out.end(), word, word + n);
+      } else {
+        finish(vocabulary, piece, {word, n}, out, dropped);
+      }
       return;
     }
   }
@@ -187,13 +240,8 @@ void Bpe::encode_chars(const Vocabulary& vocabulary, std::string_view piece, std
       if (at == piece.size()) buffer += options_.word_suffix;
       c = buffer;
     }
-    TokenId id = vocabulary.find(c);
+    const TokenId id = start_of(vocabulary, c);
     if (ranked) {
-      // Only what merges knows; the rest is settled after the joins.
-      if (id == kNoToken || !starts_words_[id]) {
-        const TokenId other = extra_->find(c);
-        id = other == kNoToken ? first_extra_ + static_cast<TokenId>(extra_->size()) : first_extra_ + other;
-      }
       word.push_back({id, bytes});
       continue;
     }
@@ -232,7 +280,7 @@ void Bpe::encode_chars(const Vocabulary& vocabulary, std::string_view piece, std
 }
 
 // SentencePiece: unused tokens are taken apart, what is no token becomes bytes or (fused) unknown.
-void Bpe::finish(const Vocabulary& vocabulary, std::string_view piece, std::vector<TokenSpan>& word,
+void Bpe::finish(const Vocabulary& vocabulary, std::string_view piece, std::span<const TokenSpan> word,
                  std::vector<TokenSpan>& out, size_t& dropped) const {
   size_t at = 0;
   const size_t begin_out = out.size();

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,11 +65,14 @@ class Bpe {
   bool may_cut_before(const Vocabulary& vocabulary, std::string_view mark) const;
 
  private:
+  /// What `encode_chars` starts from, by character; for ASCII and the mark kept in a table.
+  TokenId start_of(const Vocabulary& vocabulary, std::string_view character) const;
+  void index_chars(const Vocabulary& vocabulary);
   void merge(std::vector<TokenSpan>& word) const;
   /// Joins in place; the number of tokens left.
   size_t merge_short(TokenSpan* word, size_t n) const;
   void merge_long(std::vector<TokenSpan>& word) const;
-  void finish(const Vocabulary& vocabulary, std::string_view piece, std::vector<TokenSpan>& word,
+  void finish(const Vocabulary& vocabulary, std::string_view piece, std::span<const TokenSpan> word,
               std::vector<TokenSpan>& out, size_t& dropped) const;
 
   BpeOptions options_;
@@ -77,6 +81,8 @@ class Bpe {
   bool indexed_ = false;
   std::array<TokenId, 256> byte_tokens_{};  // <0xXX>
   bool has_byte_tokens_ = false;
+  std::array<TokenId, 128> ascii_{};    // start_of, for encode_chars
+  TokenId mark_ = kNoToken;             // start_of U+2581
   std::array<TokenId, 256> initial_{};  // for encode_bytes
   std::optional<Vocabulary> whole_;     // raw bytes of tokens, for ignore_merges in encode_bytes
   std::vector<TokenId> whole_ids_;

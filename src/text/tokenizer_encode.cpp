@@ -1,8 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
+#include <array>
 #include <span>
 
 #include "text/tokenizer.h"
@@ -13,50 +12,6 @@
 namespace tare::text {
 
 namespace {
-
-// Words repeat. Remembers the tokens of the words of one call, one word a slot, the later one stays.
-class WordCache {
- public:
-  explicit WordCache(size_t text_bytes) {
-    // A short text has no words to repeat.
-    if (text_bytes >= 256) slots_.resize(std::min<size_t>(std::bit_ceil(text_bytes / 4), size_t{1} << 15));
-  }
-
-  /// Appends the tokens of `word` to `out`, computed by compute(word, out, dropped) unless remembered.
-  template <class Compute>
-  Status get(std::string_view word, std::vector<TokenSpan>& out, size_t& dropped, Compute compute) {
-    constexpr size_t kLongest = 48;
-    if (slots_.empty() || word.size() > kLongest) return compute(word, out, dropped);
-    const uint64_t hash = hash_bytes(word);
-    Slot& slot = slots_[hash & (slots_.size() - 1)];
-    if (slot.hash == hash && std::string_view(texts_).substr(slot.text, slot.bytes) == word && slot.bytes != 0) {
-      out.insert(out.end(), spans_.begin() + slot.span, spans_.begin() + slot.span + slot.spans);
-      return {};
-    }
-    const size_t before = out.size();
-    const size_t dropped_before = dropped;
-    TARE_TRY(compute(word, out, dropped));
-    if (dropped != dropped_before || texts_.size() > kMaxTexts) return {};
-    slot = {hash, static_cast<uint32_t>(texts_.size()), static_cast<uint32_t>(spans_.size()),
-            static_cast<uint8_t>(word.size()), static_cast<uint8_t>(out.size() - before)};
-    texts_ += word;
-    spans_.insert(spans_.end(), out.begin() + static_cast<std::ptrdiff_t>(before), out.end());
-    return {};
-  }
-
- private:
-  static constexpr size_t kMaxTexts = size_t{16} << 20;
-  struct Slot {
-    uint64_t hash = 0;
-    uint32_t text = 0;
-    uint32_t span = 0;
-    uint8_t bytes = 0;
-    uint8_t spans = 0;
-  };
-  std::vector<Slot> slots_;
-  std::string texts_;
-  std::vector<TokenSpan> spans_;
-};
 
 // The Digits pre-tokenizer after bytes have become characters: some bytes above 127 look like numbers then.
 void split_byte_digits(const PreTokenizerStep& step, std::string_view text, const std::vector<Piece>& pieces,
@@ -81,72 +36,10 @@ void split_byte_digits(const PreTokenizerStep& step, std::string_view text, cons
   }
 }
 
-// The tokens of whole words of the text, through the whole pipeline, with ranges that count from the word.
-class PipelineCache {
- public:
-  explicit PipelineCache(size_t text_bytes) {
-    if (text_bytes >= 256) slots_.resize(std::min<size_t>(std::bit_ceil(text_bytes / 4), size_t{1} << 15));
-  }
-
-  /// Whether words are remembered at all (a short text has none to repeat).
-  bool used() const { return !slots_.empty(); }
-
-  /// Appends to `out` what is known of the word that stands at `at` of the text; false if nothing is.
-  bool find(std::string_view word, uint64_t hash, uint32_t at, Encoding& out) const {
-    const Slot& slot = slots_[hash & (slots_.size() - 1)];
-    if (slot.hash != hash || slot.bytes != word.size() ||
-        std::memcmp(texts_.data() + slot.text, word.data(), word.size()) != 0) {
-      return false;
-    }
-    for (const Token& token : std::span(tokens_).subspan(slot.token, slot.tokens)) {
-      out.ids.push_back(token.id);
-      out.offsets.push_back({at + token.begin, at + token.end});
-    }
-    return true;
-  }
-
-  /// Remembers the tokens of `out` from `first` on.
-  void put(std::string_view word, uint64_t hash, uint32_t at, const Encoding& out, size_t first) {
-    const size_t count = out.ids.size() - first;
-    if (word.size() > kLongest || count > UINT8_MAX || texts_.size() > kMaxTexts) return;
-    const size_t before = tokens_.size();
-    for (size_t i = first; i < out.ids.size(); ++i) {
-      const ByteRange range = out.offsets[i];
-      if (range.begin < at || range.end < range.begin || range.end > at + word.size()) {
-        tokens_.resize(before);
-        return;
-      }
-      tokens_.push_back({out.ids[i], static_cast<uint8_t>(range.begin - at), static_cast<uint8_t>(range.end - at)});
-    }
-    slots_[hash & (slots_.size() - 1)] = {hash, static_cast<uint32_t>(texts_.size()), static_cast<uint32_t>(before),
-                                          static_cast<uint8_t>(word.size()), static_cast<uint8_t>(count)};
-    texts_ += word;
-  }
-
-  static constexpr size_t kLongest = 64;
-
- private:
-  static constexpr size_t kMaxTexts = size_t{16} << 20;
-  struct Slot {
-    uint64_t hash = 0;
-    uint32_t text = 0;
-    uint32_t token = 0;
-    uint8_t bytes = 0;
-    uint8_t tokens = 0;
-  };
-  struct Token {
-    TokenId id;
-    uint8_t begin, end;
-  };
-  std::vector<Slot> slots_;
-  std::string texts_;
-  std::vector<Token> tokens_;
-};
-
 class Encoder {
  public:
   Encoder(const TokenizerState& state, std::string_view text, EncodeOptions options)
-      : state_(state), text_(text), options_(options), cache_(text.size()), words_(text.size()) {}
+      : state_(state), text_(text), options_(options), table_(state.memory.table(text.size())) {}
 
   Result<Encoding> run() {
     std::vector<Piece> pieces;
@@ -172,23 +65,124 @@ class Encoder {
   }
 
   Status encode_text(const Piece& segment) {
-    if (!state_.cuts_into_words || !words_.used()) return encode_part(segment, state_.parts.normalizer);
+    if (!state_.cuts_into_words || !table_) return encode_part(segment, state_.parts.normalizer);
+    const auto kind = options_.specials_as_text ? WordTable::Kind::kWordSpecialsAsText : WordTable::Kind::kWord;
     for (uint32_t at = segment.begin; at < segment.end;) {
       const auto end = static_cast<uint32_t>(word_end(text_, at, segment.end));
       const Piece part{at, end, kNoToken};
-      const std::string_view word = text_.substr(at, end - at);
       if (at == segment.begin) {
         TARE_TRY(encode_part(part, state_.parts.normalizer));
-      } else if (word.size() > PipelineCache::kLongest) {
+      } else if (end - at > WordTable::kLongest) {
         TARE_TRY(encode_part(part, state_.continuation));
-      } else if (const uint64_t hash = hash_bytes(word); !words_.find(word, hash, at, out_)) {
-        const size_t first = out_.ids.size();
-        const size_t dropped = out_.dropped_bytes;
-        TARE_TRY(encode_part(part, state_.continuation));
-        if (out_.dropped_bytes == dropped) words_.put(word, hash, at, out_, first);
+      } else {
+        const WordTable::Key key(kind, text_.substr(at, end - at));
+        const bool known = table_->find(key, [&](const WordToken& token) {
+          out_.ids.push_back(token.id);
+          out_.offsets.push_back({at + token.begin, at + token.end});
+        });
+        if (!known) TARE_TRY(encode_word(key, part));
       }
       at = end;
     }
+    return {};
+  }
+
+  // A word behind the first, which is remembered.
+  Status encode_word(const WordTable::Key& key, const Piece& part) {
+    const size_t first = out_.ids.size();
+    const size_t dropped = out_.dropped_bytes;
+    const std::string_view word = text_.substr(part.begin, part.end - part.begin);
+    if (!state_.plain_words.holds(word)) {
+      TARE_TRY(encode_part(part, state_.continuation));
+    } else if (state_.direct) {
+      encode_plain(part, word);
+    } else {
+      TARE_TRY(encode_marked(part, word));
+    }
+    const size_t count = out_.ids.size() - first;
+    if (out_.dropped_bytes != dropped || count > WordTable::kMostTokens) return {};
+    std::array<WordToken, WordTable::kMostTokens> tokens;
+    for (size_t i = 0; i < count; ++i) {
+      const ByteRange range = out_.offsets[first + i];
+      if (range.begin < part.begin || range.end < range.begin || range.end > part.end) return {};
+      tokens[i] = {out_.ids[first + i], static_cast<uint8_t>(range.begin - part.begin),
+                   static_cast<uint8_t>(range.end - part.begin)};
+    }
+    remember(key, {tokens.data(), count});
+    return {};
+  }
+
+  void remember(const WordTable::Key& key, std::span<const WordToken> tokens) {
+    table_->put(key, tokens);
+    if (table_->is_worn()) table_ = state_.memory.table(text_.size());
+  }
+
+  // A plain word of a model that works on the text itself: one piece.
+  void encode_plain(const Piece& part, std::string_view word) {
+    spans_.clear();
+    std::get<Bpe>(state_.parts.model).encode_bytes(word, spans_, out_.dropped_bytes);
+    uint32_t at = part.begin;
+    for (const TokenSpan& span : spans_) {
+      out_.ids.push_back(span.id);
+      out_.offsets.push_back({at, at + span.bytes});
+      at += span.bytes;
+    }
+  }
+
+  // A plain word of a model with marks: its text is known without the pipeline.
+  Status encode_marked(const Piece& part, std::string_view word) {
+    const std::string& mark = state_.plain_words.mark;
+    const auto mark_bytes = static_cast<uint32_t>(mark.size());
+    std::array<char, WordTable::kLongest + 8> buffer;
+    std::copy(mark.begin(), mark.end(), buffer.begin());
+    std::copy(word.begin() + 1, word.end(), buffer.begin() + mark_bytes);
+    spans_.clear();
+    TARE_TRY(encode_piece({buffer.data(), mark_bytes + word.size() - 1}, spans_, out_.dropped_bytes));
+    const auto source_of = [&](uint32_t at) -> uint32_t {
+      return part.begin + (at < mark_bytes ? state_.plain_words.mark_source : at - mark_bytes + 1);
+    };
+    ByteRange range;
+    uint32_t at = 0;
+    for (const TokenSpan& span : spans_) {
+      if (span.bytes != 0) range = {source_of(at), source_of(at + span.bytes - 1) + 1};
+      at += span.bytes;
+      out_.ids.push_back(span.id);
+      out_.offsets.push_back(range);
+    }
+    return {};
+  }
+
+  // The model alone, on a text whose characters are those of the vocabulary.
+  Status encode_piece(std::string_view piece, std::vector<TokenSpan>& out, size_t& dropped) const {
+    if (const auto* bpe = std::get_if<Bpe>(&state_.parts.model)) {
+      bpe->encode_chars(state_.parts.vocabulary, piece, out, dropped);
+      return {};
+    }
+    return std::get<Unigram>(state_.parts.model).encode(state_.parts.vocabulary, piece, out);
+  }
+
+  // Appends the tokens of a piece to spans_, computed by compute(piece, out, dropped) unless remembered.
+  template <class Compute>
+  Status spans_of(std::string_view piece, Compute compute) {
+    if (!table_ || piece.size() > WordTable::kLongest) return compute(piece, spans_, out_.dropped_bytes);
+    const WordTable::Key key(WordTable::Kind::kPiece, piece);
+    const bool known = table_->find(key, [&](const WordToken& token) {
+      spans_.push_back({token.id, static_cast<uint32_t>(token.end - token.begin)});
+    });
+    if (known) return {};
+    const size_t first = spans_.size();
+    const size_t dropped = out_.dropped_bytes;
+    TARE_TRY(compute(piece, spans_, out_.dropped_bytes));
+    const size_t count = spans_.size() - first;
+    if (out_.dropped_bytes != dropped || count > WordTable::kMostTokens) return {};
+    std::array<WordToken, WordTable::kMostTokens> tokens;
+    uint32_t at = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const auto begin = static_cast<uint8_t>(at);
+      at += spans_[first + i].bytes;
+      tokens[i] = {spans_[first + i].id, begin, static_cast<uint8_t>(at)};
+    }
+    remember(key, {tokens.data(), count});
     return {};
   }
 
@@ -246,7 +240,7 @@ class Encoder {
         continue;
       }
       spans_.clear();
-      TARE_TRY(cache_.get(text.substr(piece.begin, piece.end - piece.begin), spans_, out_.dropped_bytes, compute));
+      TARE_TRY(spans_of(text.substr(piece.begin, piece.end - piece.begin), compute));
       uint32_t at = piece.begin;
       for (const TokenSpan& span : spans_) {
         const uint32_t begin = at;
@@ -264,11 +258,7 @@ class Encoder {
     state_.added.find(text.text, 0, text.text.size(), true, options_.specials_as_text, pieces);
     TARE_TRY(pre_tokenize(state_.parts.pre_tokenizer, text, pieces));
     const auto compute = [&](std::string_view word, std::vector<TokenSpan>& out, size_t& dropped) -> Status {
-      if (const auto* bpe = std::get_if<Bpe>(&state_.parts.model)) {
-        bpe->encode_chars(state_.parts.vocabulary, word, out, dropped);
-        return {};
-      }
-      return std::get<Unigram>(state_.parts.model).encode(state_.parts.vocabulary, word, out);
+      return encode_piece(word, out, dropped);
     };
     for (const Piece& piece : pieces) {
       const std::string_view here = std::string_view(text.text).substr(piece.begin, piece.end - piece.begin);
@@ -280,7 +270,7 @@ class Encoder {
       spans_.clear();
       for (size_t at = 0; at < here.size();) {
         const size_t end = next_cut(here, at);
-        TARE_TRY(cache_.get(here.substr(at, end - at), spans_, out_.dropped_bytes, compute));
+        TARE_TRY(spans_of(here.substr(at, end - at), compute));
         at = end;
       }
       ByteRange range;
@@ -360,8 +350,7 @@ class Encoder {
   const TokenizerState& state_;
   std::string_view text_;
   EncodeOptions options_;
-  WordCache cache_;
-  PipelineCache words_;
+  std::shared_ptr<WordTable> table_;  // null: nothing is remembered
   Encoding out_;
   std::vector<TokenSpan> spans_;
   const bool trims_ = std::any_of(state_.parts.post_processor.begin(), state_.parts.post_processor.end(),

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <random>
 
 #include "text/golden_rows_for_tests.h"
@@ -118,6 +119,22 @@ TEST_P(TokenizerGolden, WordsChangeNothing) {
       ASSERT_TRUE(found->offsets == expected->offsets) << text;
       ASSERT_EQ(found->dropped_bytes, expected->dropped_bytes);
     }
+  }
+}
+
+// No quadratic case: a text of one character takes far less than the 10^12 steps of one (minutes).
+TEST_P(TokenizerGolden, OneMegabyteOfOneCharacterIsLinear) {
+  TARE_NEEDS_FIXTURE(path, std::string("tokenizers/") + GetParam());
+  const auto loaded = load_tokenizer_json(tare::testing::read_fixture(path + "/tokenizer.json"), GetParam());
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  for (const std::string_view character : {"a", " ", "\n", "\xE4\xB8\xAD"}) {
+    std::string text;
+    while (text.size() < 1'000'000) text += character;
+    const std::clock_t start = std::clock();
+    const auto encoding = loaded->encode(text);
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    ASSERT_TRUE(encoding.ok()) << encoding.error().message();
+    EXPECT_LT(seconds, 5.0) << "of '" << character << "'";
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -15,6 +16,7 @@
 #include "text/pre_tokenizer.h"
 #include "text/tokenizer.h"
 #include "text/unigram.h"
+#include "text/word_memory.h"
 
 namespace tare::text {
 
@@ -43,6 +45,21 @@ struct TokenizerParts {
   bool unnamed_ids_are_unused = false;  // else an id without a token is a hole
 };
 
+/// Words of a space and printed ASCII that are one piece of the model whatever they say: they need no pipeline.
+struct PlainWords {
+  bool letters_only = false;
+  std::array<bool, 256> first{};  // by byte: what may follow the space; none: there are no such words
+  std::array<bool, 256> other{};  // and what may follow that
+  std::string mark;               // what the space becomes; a model that works on the text itself leaves it
+  uint32_t mark_source = 0;       // byte of the word that the mark comes from
+
+  bool holds(std::string_view word) const {
+    bool all = word.size() > 1 && word[0] == ' ' && first[static_cast<unsigned char>(word[1])];
+    for (size_t i = 2; i < word.size() && all; ++i) all = other[static_cast<unsigned char>(word[i])];
+    return all;
+  }
+};
+
 /// Everything a Tokenizer knows. Filled once by make_tokenizer.
 struct TokenizerState {
   TokenizerParts parts;
@@ -66,6 +83,10 @@ struct TokenizerState {
   // going through the whole pipeline alone; the parts behind the first with `continuation` instead of the normalizer.
   bool cuts_into_words = false;
   Normalizer continuation;
+  PlainWords plain_words;  // of those behind the first
+
+  // What calls remember of words: changes no result.
+  mutable WordMemory memory;
 
   std::string_view text_of(TokenId id) const {
     const auto model_size = static_cast<TokenId>(parts.vocabulary.size());

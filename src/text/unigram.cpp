@@ -51,10 +51,11 @@ Result<Unigram> Unigram::create(const Vocabulary& vocabulary, std::vector<double
 
 Status Unigram::encode(const Vocabulary& vocabulary, std::string_view piece, std::vector<TokenSpan>& out) const {
   struct Best {
-    double score = 0;
-    uint32_t from = UINT32_MAX;
-    TokenId id = kNoToken;
+    double score;
+    uint32_t from;
+    TokenId id;
   };
+  constexpr Best kNone{0, UINT32_MAX, kNoToken};
   const auto add = [&](double a, double b) {
     return options_.single_precision ? static_cast<double>(static_cast<float>(a) + static_cast<float>(b)) : a + b;
   };
@@ -64,6 +65,7 @@ Status Unigram::encode(const Vocabulary& vocabulary, std::string_view piece, std
   std::vector<Best> long_table;
   if (piece.size() > kWord) long_table.resize(piece.size() + 1);
   Best* const best = piece.size() > kWord ? long_table.data() : word_table;
+  std::fill_n(best, piece.size() + 1, kNone);
   for (size_t at = 0; at < piece.size();) {
     const uint32_t bytes = char_bytes(piece[at]);
     const double here = best[at].score;

@@ -150,6 +150,45 @@ bool plan_added(const TokenizerState& state) {
   return true;
 }
 
+// Whether the pipeline makes one piece of a space and printed ASCII, the space as it is or a mark in its place.
+bool plan_plain(const TokenizerState& state, PlainWords& plain) {
+  using Kind = NormalizerStep::Kind;
+  if (state.direct) {
+    // The patterns that plan_pre_tokenizer knows keep a space and letters together, if only the first is a capital.
+    plain.letters_only = true;
+    for (const PreTokenizerStep& step : state.direct_steps) {
+      if (step.kind == PreTokenizerStep::Kind::kWhitespaceSplit) return false;
+    }
+    return leaves_unchanged(state.continuation, " a");
+  }
+  for (const NormalizerStep& step : state.continuation) {
+    if (step.kind == Kind::kLowercase || step.kind == Kind::kStripAccents) return false;
+  }
+  for (const PreTokenizerStep& step : state.parts.pre_tokenizer) {
+    const bool spaces_only =
+        step.kind == PreTokenizerStep::Kind::kMetaspace || step.kind == PreTokenizerStep::Kind::kWhitespaceSplit ||
+        (step.kind == PreTokenizerStep::Kind::kSplit && step.literal == " " && !step.regex && !step.scanner);
+    if (!spaces_only) return false;
+  }
+  // What comes of the space is the same for all of them: look at one.
+  constexpr uint32_t kBegin = 10;
+  AlignedText text;
+  text.append_original(" a", kBegin);
+  if (!normalize(state.continuation, text, kBegin).ok()) return false;
+  std::vector<Piece> pieces = {{0, static_cast<uint32_t>(text.text.size()), kNoToken}};
+  if (!pre_tokenize(state.parts.pre_tokenizer, text, pieces).ok() || pieces.size() != 1) return false;
+  const size_t bytes = kMark.size() + 1;
+  if (text.text != std::string(kMark) + "a" || pieces[0].begin != 0 || pieces[0].end != bytes) return false;
+  const ByteRange mark = text.source[0];
+  for (size_t i = 0; i < bytes; ++i) {
+    if (!(text.source[i] == (i < kMark.size() ? mark : ByteRange{kBegin + 1, kBegin + 2}))) return false;
+  }
+  if (mark.end != mark.begin + 1 || mark.begin < kBegin || mark.end > kBegin + 2) return false;
+  plain.mark = kMark;
+  plain.mark_source = mark.begin - kBegin;
+  return true;
+}
+
 }  // namespace
 
 void plan_words(TokenizerState& state) {
@@ -160,6 +199,19 @@ void plan_words(TokenizerState& state) {
     // Trimming looks at the whole list of tokens.
     if (step.kind == PostProcessorStep::Kind::kTrimOffsets) state.cuts_into_words = false;
   }
+  state.plain_words = {};
+  PlainWords plain;
+  if (!state.cuts_into_words || !plan_plain(state, plain)) return;
+  // No added token that is looked for behind normalization may begin in such a word.
+  const auto starts = [&](char c) { return state.added.starts_normalized(c); };
+  if (starts(' ') || starts('\xE2')) return;
+  for (char c = 0x21; c < 0x7F; ++c) {
+    const bool small = c >= 'a' && c <= 'z';
+    const bool capital = c >= 'A' && c <= 'Z';
+    plain.first[static_cast<unsigned char>(c)] = (small || capital || !plain.letters_only) && !starts(c);
+    plain.other[static_cast<unsigned char>(c)] = (small || !plain.letters_only) && !starts(c);
+  }
+  state.plain_words = plain;
 }
 
 size_t word_end(std::string_view text, size_t at, size_t end) {
