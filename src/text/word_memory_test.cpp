@@ -68,6 +68,7 @@ TEST(WordTable, FullTableRefusesAndSaysSo) {
 TEST(WordTable, ThreadsShareIt) {
   WordTable table(256);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::atomic<int> wrong{0};
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
