@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""quality_ratios.py [RECORDS]: ratios of losses over the same windows, with their upper 95 % bound.
+"""quality_ratios.py [RECORDS]: a table of all rows, and ratios of losses over the same windows with their upper 95 % bound.
 
 RECORDS: bench/results/quality.jsonl as tools/quality.sh appends to it; the last record of a row counts. The loss of a row
 is its mean KL divergence to the source over n windows. The ratio r = mean(a) / mean(b) of two rows has the standard error
@@ -9,6 +9,7 @@ A line holds when the upper bound is below it.
 
 import json
 import math
+import re
 import sys
 
 # Row, row that it is compared with, line, and what the line says.
@@ -39,6 +40,15 @@ def main():
     path = sys.argv[1] if len(sys.argv) > 1 else "bench/results/quality.jsonl"
     with open(path) as lines:
         rows = {record["row"]: record for record in map(json.loads, lines)}
+    print("| row | windows | mean KL | top-1 | perplexity | source's | bits per weight | `tare quantize` |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, r in rows.items():
+        n = len(r["window_kl"])
+        stderr = math.sqrt(sum((x - r["kl_mean"]) ** 2 for x in r["window_kl"]) / (n - 1) / n) if n > 1 else math.nan
+        flags = re.sub(r"--calibration \S+", "--calibration VALID", r["flags"])
+        print(f"| {name} | {n} | {r['kl_mean']:.4f} ± {stderr:.4f} | {r['top1_agreement']:.1%} | {r['perplexity']:.2f} | "
+              f"{r['reference_perplexity']:.2f} | {r['bpw']:.3f} | `{flags}` |")
+    print()
     print("| what | windows | ratio | upper 95 % bound | line | |")
     print("|---|---|---|---|---|---|")
     for name, base, line, what in LINES:
