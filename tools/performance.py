@@ -3,8 +3,8 @@
 
 tools/performance.py [--check]    with --check: fail when the files on disk are not what the records give
 
-Records: kernels.jsonl (`tare bench kernel --records`), models.jsonl (`tare bench model --records`), peers.jsonl
-(bench/peers/run.py). The newest record of a cell wins; nothing is typed by hand.
+Records: kernels.jsonl (`tare bench kernel --records`), models.jsonl (`tare bench model --records`), throughput.jsonl
+(`tare bench throughput --output-file`), peers.jsonl (bench/peers/run.py). The newest record of a cell wins; nothing is typed by hand.
 """
 
 import json
@@ -98,6 +98,21 @@ def models_section(records):
                      percent(r.get("bandwidth_share")), percent(limit), ", ".join(f"`{k}`" for k in r["kernels"])])
     return table(["model", "", "tokens", "depth", "batch", "KV", "tokens/s", "of int8 or f32 ceiling", "of bandwidth",
                   "of the limit", "kernels"], rows)
+
+
+def throughput_section(records):
+    newest = {}
+    for r in records:
+        newest[(r["model"], r["engine"]["kv_cache_dtype"], r["isa"], r["batch"])] = r
+    if not newest:
+        return []
+    first = records[0]
+    lines = ["## Throughput in one budget", "",
+             f"`tare bench throughput` with `--memory {first['memory_budget']}`, {first['input_len']} tokens in and {first['output_len']} out, "
+             f"{first['cpu']}, {first['isa']}, {first['threads']} threads.", ""]
+    rows = [[os.path.basename(r["model"]), f"{r['bpw']:.2f}", r["engine"]["kv_cache_dtype"], r["batch"], f"{r['tokens_per_second']:.1f}",
+             f"{r['output_tokens_per_second']:.1f}", f"{r['peak_rss_bytes'] / 2**20:.0f} MiB"] for r in newest.values()]
+    return lines + table(["model", "bits per weight", "KV", "batch", "tokens/s, in and out", "tokens/s out", "peak memory"], rows)
 
 
 def peers_section(records):
@@ -208,6 +223,7 @@ def build():
     for isa in dict.fromkeys(r["machine"]["isa"] for r in models):
         mine = [r for r in models if r["machine"]["isa"] == isa]
         out += [f"## Whole models, {isa}", "", machine_line(mine[-1]["machine"]), ""] + models_section(mine)
+    out += throughput_section(read("throughput.jsonl"))
     if peers:
         out += ["## Beside other engines", ""] + peers_section(peers)
     files["performance.md"] = "\n".join(out).rstrip() + "\n"
