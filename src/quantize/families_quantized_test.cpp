@@ -3,7 +3,7 @@
 // The prediction: the same model in f32 whose matrices carry independent noise of the relative size that rounding has,
 // measured on the very tensors: sum (w - w^)^2 / sum w^2 of each weight, plus the same of the int8 rounding of its
 // input (x W has the relative error of x when W is random), or of the codes of keys and values. Noise of that size and
-// rounding move the logits alike up to the luck of a draw: a factor of 3 either way holds for all cases, and a norm,
+// rounding move the logits alike up to the luck of a draw: kFactor either way holds for all cases, and a norm,
 // bias, multiplier or scale that quantization forgot is far outside. The integer kernels themselves are compared with
 // the reference kernels on the same codes, much tighter.
 #include <gtest/gtest.h>
