@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "checkpoints/checkpoint.h"
+#include "quantize_files.h"
 #include "tare_binary.h"
 #include "testing/fixtures.h"
 
@@ -12,26 +13,10 @@ namespace tare {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::calibration_file;
+using testing::content_of;
 using testing::tare_json;
 using testing::tare_run;
-
-std::map<std::string, std::string> content_of(const std::string& folder) {
-  std::map<std::string, std::string> out;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_regular_file())
-      out[fs::relative(entry.path(), folder).string()] = *read_text_file(entry.path().string());
-  }
-  return out;
-}
-
-std::string calibration_file(const std::string& folder) {
-  std::string path = folder + "/ids.json";
-  std::ofstream out(path);
-  out << "[";
-  for (int i = 0; i < 300; ++i) out << (i ? "," : "") << (i * i * 31 + i * 7) % 250;
-  out << "]";
-  return path;
-}
 
 std::vector<std::string> with(std::vector<std::string> args, const std::vector<std::string>& more) {
   args.insert(args.end(), more.begin(), more.end());
@@ -43,7 +28,8 @@ class CliPrecision : public ::testing::Test {
   void start(const std::string& model, const char* name) {
     model_ = model;
     work_ = testing::scratch_directory(name);
-    data_ = {"--calibration", calibration_file(work_), "--samples", "4", "--sequence-length", "32", "--threads", "1"};
+    data_ = {
+        "--calibration", calibration_file(work_, 300), "--samples", "4", "--sequence-length", "32", "--threads", "1"};
   }
   std::vector<std::string> quantize(const std::string& out, const std::vector<std::string>& flags) const {
     return with(with({"quantize", model_, "--gate", "off", "--out", work_ + "/" + out}, data_), flags);

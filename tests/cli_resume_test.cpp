@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "quantize_files.h"
 #include "tare_binary.h"
 #include "testing/fixtures.h"
 
@@ -19,25 +20,9 @@ namespace tare {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::calibration_file;
+using testing::content_of;
 using testing::tare_run;
-
-std::map<std::string, std::string> content_of(const std::string& folder) {
-  std::map<std::string, std::string> out;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_regular_file())
-      out[fs::relative(entry.path(), folder).string()] = *read_text_file(entry.path().string());
-  }
-  return out;
-}
-
-std::string calibration_file(const std::string& folder) {
-  std::string path = folder + "/ids.json";
-  std::ofstream out(path);
-  out << "[";
-  for (int i = 0; i < 700; ++i) out << (i ? "," : "") << (i * i * 31 + i * 7) % 250;
-  out << "]";
-  return path;
-}
 
 std::vector<std::string> command(const std::string& model, const std::string& out, const std::string& calibration,
                                  bool resume, const char* threads = "1") {
@@ -85,7 +70,7 @@ bool kill_in(const std::vector<std::string>& args, const std::string& journal, c
 TEST(CliResume, TwentyKillsLeaveTheSameBytes) {
   TARE_NEEDS_FIXTURE(model, "models/T1");
   const std::string work = testing::scratch_directory("resume");
-  const std::string calibration = calibration_file(work);
+  const std::string calibration = calibration_file(work, 700);
   ASSERT_EQ(tare_run(command(model, work + "/whole", calibration, false)).exit_code, 0);
   const auto expected = content_of(work + "/whole");
   EXPECT_FALSE(fs::exists(work + "/whole.journal"));
@@ -125,7 +110,7 @@ TEST(CliResume, TwentyKillsLeaveTheSameBytes) {
 TEST(CliResume, KilledWithTransformsOrAPlan) {
   TARE_NEEDS_FIXTURE(model, "models/T1");
   const std::string work = testing::scratch_directory("resume-more");
-  const std::string calibration = calibration_file(work);
+  const std::string calibration = calibration_file(work, 700);
   const auto qoq = [&](const std::string& out, bool resume) {
     std::vector<std::string> args = command(model, out, calibration, resume);
     args[5] = "qoq";
@@ -161,7 +146,7 @@ TEST(CliResume, KilledWithTransformsOrAPlan) {
 TEST(CliResume, SameBytesForTwoThreads) {
   TARE_NEEDS_FIXTURE(model, "models/T2");
   const std::string work = testing::scratch_directory("threads");
-  const std::string calibration = calibration_file(work);
+  const std::string calibration = calibration_file(work, 700);
   ASSERT_EQ(tare_run(command(model, work + "/one", calibration, false, "1")).exit_code, 0);
   ASSERT_EQ(tare_run(command(model, work + "/two", calibration, false, "2")).exit_code, 0);
   EXPECT_EQ(content_of(work + "/one"), content_of(work + "/two"));
@@ -170,7 +155,7 @@ TEST(CliResume, SameBytesForTwoThreads) {
 TEST(CliResume, RefusesAnotherRunAndNamesWhatChanged) {
   TARE_NEEDS_FIXTURE(model, "models/T1");
   const std::string work = testing::scratch_directory("changed");
-  const std::string calibration = calibration_file(work);
+  const std::string calibration = calibration_file(work, 700);
   const std::string copy = work + "/model";
   fs::copy(model, copy, fs::copy_options::recursive);
   const std::string out = work + "/q";
