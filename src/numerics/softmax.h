@@ -16,8 +16,8 @@ inline double log_sum_exp(std::span<const float> logits) {
 }
 
 /// KL(softmax(reference) || softmax(other)) in nats, over one position; both spans have the same length.
-inline double kl_divergence(std::span<const float> reference, std::span<const float> other) {
-  const double reference_norm = log_sum_exp(reference);
+/// reference_norm: log_sum_exp(reference), for one reference that many are held against.
+inline double kl_divergence(std::span<const float> reference, double reference_norm, std::span<const float> other) {
   const double other_norm = log_sum_exp(other);
   double kl = 0;
   for (size_t i = 0; i < reference.size(); ++i) {
@@ -25,6 +25,10 @@ inline double kl_divergence(std::span<const float> reference, std::span<const fl
     kl += std::exp(log_p) * (log_p - (static_cast<double>(other[i]) - other_norm));
   }
   return kl;
+}
+
+inline double kl_divergence(std::span<const float> reference, std::span<const float> other) {
+  return kl_divergence(reference, log_sum_exp(reference), other);
 }
 
 }  // namespace tare::numerics

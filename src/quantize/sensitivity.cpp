@@ -140,16 +140,21 @@ Result<std::vector<double>> Probes::finish(const tensor::ModelWeights& source) {
     };
     std::copy_n(clean.data(), count, runner.hidden());
     predict(reference);
-    std::vector<double> kl(static_cast<size_t>(rows));
+    const auto row_of = [vocab](const std::vector<float>& all, int64_t i) {
+      return std::span<const float>(all).subspan(static_cast<size_t>(i) * vocab, vocab);
+    };
+    std::vector<double> kl(static_cast<size_t>(rows)), norms(static_cast<size_t>(rows));
+    products_->pool().parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) norms[static_cast<size_t>(i)] = numerics::log_sum_exp(row_of(reference, i));
+    });
     for (size_t p = 0; p < differences_.size(); ++p) {
       TARE_TRY(differences_[p].read(first, rows, difference.data()));
       for (size_t i = 0; i < count; ++i) runner.hidden()[i] = clean[i] + difference[i];
       predict(logits);
       products_->pool().parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          const auto at = static_cast<size_t>(i) * vocab;
-          kl[static_cast<size_t>(i)] =
-              numerics::kl_divergence({reference.data() + at, vocab}, {logits.data() + at, vocab});
+          const auto at = static_cast<size_t>(i);
+          kl[at] = numerics::kl_divergence(row_of(reference, i), norms[at], row_of(logits, i));
         }
       });
       for (const double v : kl) sums[p] += v;
