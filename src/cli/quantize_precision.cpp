@@ -27,8 +27,7 @@ Status settle(quantize::PrecisionPlan& plan, const quantize::PrecisionRequest& r
                                                                     *request.writer, request.allow_loss, pool));
   quantize::Storage storage(*request.writer, request.source->config, request.allow_loss, request.options.kernels,
                             request.options.caps, pool);
-  return quantize::settle_plan(plan, matrices, *request.source, *request.writer, request.allow_loss, storage, rest,
-                               notes);
+  return quantize::settle_plan(plan, matrices, *request.source, *request.writer, storage, rest, notes);
 }
 
 }  // namespace

@@ -44,13 +44,7 @@ std::pair<CalibrationData, CalibrationData> split(const CalibrationData& data) {
 // Grams, a factor and products; hidden states and logits of the probes.
 int64_t working_bytes(const model::Architecture& arch, const std::vector<PlannedMatrix>& matrices,
                       const MeasureOptions& measure) {
-  int64_t block = 0, largest = 0, widest = 0;
-  for (const PlannedMatrix& planned : matrices) {
-    const int64_t count = planned.linear.n * planned.linear.k;
-    largest = std::max(largest, count);
-    widest = std::max(widest, planned.linear.k);
-    if (planned.layer == 0) block += count;
-  }
+  const auto [block, largest, widest] = block_sizes(matrices);
   const int64_t rows = std::max<int64_t>(1024, measure.probes.tokens);
   const int64_t probes = measure.probes.tokens * static_cast<int64_t>(matrices.size()) * arch.hidden / 2;
   return 4 * (2 * block + 2 * largest + 6 * widest * widest + 6 * measure.rows * widest + probes +

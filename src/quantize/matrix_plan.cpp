@@ -11,6 +11,17 @@ namespace tare::quantize {
 using model::LayerLinear;
 using tensor::WeightInfo;
 
+BlockSizes block_sizes(const std::vector<PlannedMatrix>& matrices) {
+  BlockSizes out;
+  for (const PlannedMatrix& planned : matrices) {
+    const int64_t count = planned.linear.n * planned.linear.k;
+    out.largest = std::max(out.largest, count);
+    out.widest = std::max(out.widest, planned.linear.k);
+    if (planned.layer == 0) out.block += count;
+  }
+  return out;
+}
+
 Result<std::vector<PlannedMatrix>> plan_matrices(const model::Architecture& arch, const PipelineOptions& options) {
   struct Rule {
     std::string text;

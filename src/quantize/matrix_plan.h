@@ -18,6 +18,14 @@ struct PlannedMatrix {
   bool excepted = false;  // an exception or --ignore says what it becomes
 };
 
+/// Numbers of weights that decide what one block at work takes.
+struct BlockSizes {
+  int64_t block = 0;    // weights of a block; the first stands for all
+  int64_t largest = 0;  // weights of the largest matrix
+  int64_t widest = 0;   // most in_features
+};
+BlockSizes block_sizes(const std::vector<PlannedMatrix>& matrices);
+
 /// All matrices of the layers in forward order. Errors: a pattern that matches nothing or does not compile.
 Result<std::vector<PlannedMatrix>> plan_matrices(const model::Architecture& arch, const PipelineOptions& options);
 

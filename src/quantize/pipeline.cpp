@@ -11,6 +11,7 @@
 #include "quantize/block_walk.h"
 #include "quantize/forms/form.h"
 #include "quantize/matrix_plan.h"
+#include "tensor/parameter_count.h"
 
 namespace tare::quantize {
 
@@ -62,10 +63,7 @@ class Pipeline {
     for (const std::string& name : source_->names()) {
       if (!out_.weights.contains(name)) TARE_TRY(keep(name));
     }
-    for (const std::string& name : out_.weights.names()) {
-      TARE_ASSIGN(const int64_t count, tensor::element_count(out_.weights.find(name)->shape));
-      out_.parameters += count;
-    }
+    TARE_ASSIGN(out_.parameters, tensor::parameter_count(out_.weights));
     out_.stored_bytes = out_.weights.stored_bytes();
     return std::move(out_);
   }
@@ -74,13 +72,7 @@ class Pipeline {
   // What one block at work takes at its worst: at the widest input, Gram, cross terms, factor and packed copies;
   // several copies of the largest matrix; the dense block.
   int64_t working_bytes(bool solves) const {
-    int64_t block = 0, largest = 0, widest = 0;
-    for (const PlannedMatrix& planned : matrices_) {
-      const int64_t count = planned.linear.n * planned.linear.k;
-      largest = std::max(largest, count);
-      widest = std::max(widest, planned.linear.k);
-      if (planned.layer == 0) block += count;
-    }
+    const auto [block, largest, widest] = block_sizes(matrices_);
     if (!solves) return 4 * (block + 3 * largest);
     return 4 * (block + 6 * largest + 5 * widest * widest) + 1024 * 4 * (8 * arch_.hidden + 4 * arch_.intermediate);
   }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "quantize/allocate.h"
+#include "tensor/parameter_count.h"
 
 namespace tare::quantize {
 
@@ -21,11 +22,7 @@ struct Choice {
 // What the target is in bytes. The same parameters as the report's bits per weight.
 Result<int64_t> bytes_of_target(const PrecisionRequest& request) {
   if (!request.target_bpw) return request.target_bytes;
-  int64_t parameters = 0;
-  for (const std::string& name : request.source->names()) {
-    TARE_ASSIGN(const int64_t count, tensor::element_count(request.source->find(name)->shape));
-    parameters += count;
-  }
+  TARE_ASSIGN(const int64_t parameters, tensor::parameter_count(*request.source));
   return static_cast<int64_t>(std::floor(*request.target_bpw * static_cast<double>(parameters) / 8));
 }
 
@@ -96,11 +93,8 @@ class Planner {
     AllocationOption out;
     for (size_t i = unit.first; i < unit.second; ++i) {
       const model::LayerLinear& linear = matrices_[i].linear;
-      auto tensors = choice.scheme.keep
-                         ? stored_tensors(source_, linear.name + ".weight", *request_.writer, request_.allow_loss)
-                         : storage_.tensors(linear.name, linear.n, linear.k, choice.scheme);
-      if (!tensors.ok()) return std::move(tensors).error();
-      TARE_ASSIGN(const int64_t bytes, bytes_with_entries(*tensors, target_));
+      TARE_ASSIGN(const auto tensors, storage_.tensors(source_, linear, choice.scheme));
+      TARE_ASSIGN(const int64_t bytes, bytes_with_entries(tensors, target_));
       out.bytes += bytes;
     }
     return out;
@@ -208,15 +202,12 @@ class Planner {
           row.scheme.algorithm = measured_[i].methods[form];
           row.divergence = measured_[i].divergence(form);
         }
-        auto tensors = chosen.scheme.keep
-                           ? stored_tensors(source_, row.name + ".weight", *request_.writer, request_.allow_loss)
-                           : storage_.tensors(row.name, matrices_[i].linear.n, matrices_[i].linear.k, chosen.scheme);
-        if (!tensors.ok()) return std::move(tensors).error();
-        TARE_ASSIGN(row.bytes, data_bytes(*tensors));
+        TARE_ASSIGN(const auto tensors, storage_.tensors(source_, matrices_[i].linear, chosen.scheme));
+        TARE_ASSIGN(row.bytes, data_bytes(tensors));
         plan.rows.push_back(std::move(row));
       }
     }
-    TARE_TRY(settle_plan(plan, matrices_, source_, *request_.writer, request_.allow_loss, storage_, rest_, notes));
+    TARE_TRY(settle_plan(plan, matrices_, source_, *request_.writer, storage_, rest_, notes));
     return plan;
   }
 

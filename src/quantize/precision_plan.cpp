@@ -240,8 +240,8 @@ double mean_bits(const PrecisionPlan& plan) {
 }
 
 Status settle_plan(PrecisionPlan& plan, const std::vector<PlannedMatrix>& matrices, const tensor::ModelWeights& source,
-                   const checkpoints::CheckpointWriter& writer, bool allow_loss, Storage& storage,
-                   const WeightTensors& rest, std::vector<std::string>& notes) {
+                   const checkpoints::CheckpointWriter& writer, Storage& storage, const WeightTensors& rest,
+                   std::vector<std::string>& notes) {
   std::map<std::string, PlanRow> rows;
   for (PlanRow& row : plan.rows) rows.emplace(row.name, std::move(row));
   plan.rows.clear();
@@ -289,10 +289,8 @@ Status settle_plan(PrecisionPlan& plan, const std::vector<PlannedMatrix>& matric
   for (size_t i = 0; i < matrices.size(); ++i) {
     PlanRow& row = plan.rows[i];
     const model::LayerLinear& linear = matrices[i].linear;
-    const std::string weight = linear.name + ".weight";
     row.weights = linear.n * linear.k;
-    auto tensors = row.scheme.keep ? stored_tensors(source, weight, writer, allow_loss)
-                                   : storage.tensors(linear.name, linear.n, linear.k, row.scheme);
+    auto tensors = storage.tensors(source, linear, row.scheme);
     if (!tensors.ok()) return row_error(std::move(tensors).error(), linear.name);
     if (!row.scheme.keep) {
       auto kernel = storage.kernel(linear.n, linear.k, linear.bias, row.scheme);
@@ -305,7 +303,7 @@ Status settle_plan(PrecisionPlan& plan, const std::vector<PlannedMatrix>& matric
     if (row.divergence) row.divergence = as_written(*row.divergence);
     known = known && row.divergence;
     sum += row.divergence.value_or(0);
-    by_weight[weight] = std::move(*tensors);
+    by_weight[linear.name + ".weight"] = std::move(*tensors);
   }
   for (const auto& [form, count] : slow) {
     notes.push_back(

@@ -57,8 +57,8 @@ Result<PrecisionPlan> parse_plan(std::string_view text, const std::string& where
 /// matrices: of the model, forward order. rest: everything else in the file.
 /// Errors: kInvalidInput, kUnsupported; the matrix is named. Notes: what a reader of the plan should know.
 Status settle_plan(PrecisionPlan& plan, const std::vector<PlannedMatrix>& matrices, const tensor::ModelWeights& source,
-                   const checkpoints::CheckpointWriter& writer, bool allow_loss, Storage& storage,
-                   const WeightTensors& rest, std::vector<std::string>& notes);
+                   const checkpoints::CheckpointWriter& writer, Storage& storage, const WeightTensors& rest,
+                   std::vector<std::string>& notes);
 
 /// Matrices [first, last) that engines join into one product: q, k, v and gate, up of a layer; others alone.
 std::vector<std::pair<size_t, size_t>> joined(const std::vector<PlannedMatrix>& matrices, bool joined_alike);

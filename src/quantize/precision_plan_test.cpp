@@ -143,7 +143,7 @@ class SettledPlan : public ::testing::Test {
     const auto rest = rest_of(*tiny_.weights, tiny_.arch, HeadChoice::kSource, matrices_, writer, false, tools_.pool);
     EXPECT_TRUE(rest.ok());
     notes_.clear();
-    const Status done = settle_plan(plan, matrices_, *tiny_.weights, writer, false, storage, *rest, notes_);
+    const Status done = settle_plan(plan, matrices_, *tiny_.weights, writer, storage, *rest, notes_);
     settled_ = std::move(plan);
     return done.ok() ? "accepted" : done.error().message();
   }

@@ -126,6 +126,12 @@ Result<std::vector<TensorDeclaration>> Storage::tensors(const std::string& modul
   return out;
 }
 
+Result<std::vector<TensorDeclaration>> Storage::tensors(const tensor::ModelWeights& source,
+                                                        const model::LayerLinear& linear, const MatrixScheme& scheme) {
+  if (scheme.keep) return stored_tensors(source, linear.name + ".weight", *writer_, allow_loss_);
+  return tensors(linear.name, linear.n, linear.k, scheme);
+}
+
 Result<const kernels::LinearKernel*> Storage::kernel(int64_t n, int64_t k, bool bias, const MatrixScheme& scheme) {
   TARE_ASSIGN(const Stored* made, stored(n, k, scheme));
   tensor::QuantSpec spec = made->spec;

@@ -10,6 +10,7 @@
 #include "checkpoints/write.h"
 #include "io/safetensors_writer.h"
 #include "kernels/linear.h"
+#include "model/weight_plan.h"
 #include "quantize/recipe.h"
 
 namespace tare::quantize {
@@ -40,6 +41,9 @@ class Storage {
   /// Errors: the scheme does not exist, or the format cannot hold it for this shape (kUnsupported).
   Result<std::vector<io::TensorDeclaration>> tensors(const std::string& module, int64_t n, int64_t k,
                                                      const MatrixScheme& scheme);
+  /// The same for a matrix of `source`, which a scheme may also keep as it is stored there.
+  Result<std::vector<io::TensorDeclaration>> tensors(const tensor::ModelWeights& source,
+                                                     const model::LayerLinear& linear, const MatrixScheme& scheme);
   /// The kernel that would multiply with it on this machine. Errors: as above.
   Result<const kernels::LinearKernel*> kernel(int64_t n, int64_t k, bool bias, const MatrixScheme& scheme);
 

@@ -4,34 +4,23 @@
 
 #include "checkpoints/checkpoint.h"
 #include "runtime/kv_scales.h"
+#include "tensor/parameter_count.h"
 
 namespace tare::runtime {
-
-namespace {
-
-int64_t parameter_count(const tensor::ModelWeights& weights) {
-  int64_t count = 0;
-  for (const std::string& name : weights.names()) {
-    const auto elements = tensor::element_count(weights.find(name)->shape);
-    if (elements.ok()) count += *elements;
-  }
-  return count;
-}
-
-}  // namespace
 
 Result<LoadedModel> load_model(const std::string& path, const LoadOptions& options, ThreadPool& pool) {
   TARE_ASSIGN(tensor::ModelWeights weights,
               checkpoints::load_checkpoint(path, {.format = options.format, .formats = options.formats}));
   TARE_ASSIGN(model::Architecture arch, model::describe_architecture(weights.config));
 
+  TARE_ASSIGN(const int64_t parameters, tensor::parameter_count(weights));
   LoadedModel out{.path = path,
                   .format = weights.format,
                   .config = weights.config,
                   .kv = weights.kv,
                   .notes = weights.notes,
                   .stored_bytes = weights.stored_bytes(),
-                  .parameters = parameter_count(weights)};
+                  .parameters = parameters};
   out.notes.insert(out.notes.end(), arch.notes.begin(), arch.notes.end());
   if (std::string note = model::activation_note(weights, options.activations); !note.empty()) {
     out.notes.push_back(std::move(note));
