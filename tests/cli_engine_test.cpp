@@ -92,6 +92,18 @@ TEST(CliEngine, KvFormatsAreJudgedByLength) {
   EXPECT_EQ(tare_run({"eval", "kv", model, "--token-file", tokens, "--lengths", "1"}).exit_code, 2);
 }
 
+// The shares of a model that stays in the cache would be shares of a bandwidth that it does not use.
+TEST(CliEngine, ModelsInTheCacheHaveNoShareOfMemory) {
+  const std::string model = write_tiny_model("cli-bench-cache");
+  const int64_t cache = tare_json({"doctor"}).at("machine").at("l3_bytes").as_int64();
+  const json::object out = tare_json({"bench", "model", model, "--prompt-tokens", "8", "--gen-tokens", "8"});
+  const json::object& decode = out.at("points").as_array().at(1).as_object();
+  ASSERT_EQ(decode.at("kind"), "decode");
+  EXPECT_EQ(decode.at("bandwidth_share").is_null(),
+            decode.at("bytes_per_step").as_double() <= static_cast<double>(cache));
+  EXPECT_GT(decode.at("peak_share").as_double(), 0);
+}
+
 TEST(CliEngine, CountsOutOfRangeAreNamed) {
   const std::string model = write_tiny_model("cli-engine-limits");
   const auto refused = [&](std::vector<std::string> args, int code, const std::string& named) {

@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "base/size_text.h"
 #include "cli/bench_clock.h"
 #include "cli/command.h"
 #include "cli/model_flags.h"
@@ -73,8 +74,11 @@ IdealToken ideal_token(const model::Transformer& transformer, const MachinePeaks
   return out;
 }
 
+// cache_bytes: of the last-level cache. A step whose bytes fit there reads them from it and not from memory, so it has
+// no share of the memory's bandwidth: the key is null.
 boost::json::object point(const runtime::LoadedModel& model, const eval::SpeedRequest& request,
-                          const eval::Speed& speed, const kvcache::KvFormat& kv, const MachinePeaks& peaks) {
+                          const eval::Speed& speed, const kvcache::KvFormat& kv, const MachinePeaks& peaks,
+                          int64_t cache_bytes) {
   const model::Architecture& arch = model.transformer->architecture();
   const eval::TrafficOf traffic = eval::traffic(*model.transformer);
   const auto tokens = static_cast<double>(request.tokens * request.batch);
@@ -104,12 +108,17 @@ boost::json::object point(const runtime::LoadedModel& model, const eval::SpeedRe
     const double step_bytes = static_cast<double>(traffic.body_bytes + traffic.head_bytes) + kv_bytes;
     const double bytes_per_s = step_bytes * static_cast<double>(request.tokens) / speed.median_s();
     out["bytes_per_step"] = step_bytes;
-    out["bandwidth_share"] = bytes_per_s / peaks.read_bytes_per_s;
     const IdealToken ideal = ideal_token(*model.transformer, peaks);
     const double step_s = speed.median_s() / static_cast<double>(request.tokens);
     const double compute_s = static_cast<double>(request.batch) * (ideal.body_s + ideal.head_s);
     out["peak_share"] = compute_s / step_s;
-    out["roofline_share"] = std::max(compute_s, step_bytes / peaks.read_bytes_per_s) / step_s;
+    if (step_bytes <= static_cast<double>(cache_bytes)) {
+      out["bandwidth_share"] = nullptr;
+      out["roofline_share"] = out["peak_share"];
+    } else {
+      out["bandwidth_share"] = bytes_per_s / peaks.read_bytes_per_s;
+      out["roofline_share"] = std::max(compute_s, step_bytes / peaks.read_bytes_per_s) / step_s;
+    }
   } else {
     // The head runs for the last token only and does not count.
     out["peak_share"] = ideal_token(*model.transformer, peaks).body_s * rate;
@@ -189,6 +198,7 @@ Status bench_model(Context& context, Flags& flags) {
   context.say(fmt::format("machine: {} threads, {}, reads {:.1f} GB/s, u4 x s8 {:.3f} TOP/s, s8 x s8 {:.3f}",
                           context.threads(), machine::isa_name(context.capabilities().isa),
                           peaks.read_bytes_per_s / 1e9, peaks.units.u4s8_tops, peaks.units.s8s8_tops));
+  const int64_t cache_bytes = machine::inspect_host().l3_bytes;
   boost::json::array points;
   bool impossible = false;  // a share above 100 %
   std::vector<std::string> models = {flags.model.model};
@@ -213,17 +223,20 @@ Status bench_model(Context& context, Flags& flags) {
           if (!decode && batch > 1) continue;  // a prefill of several prompts is several prefills
           TARE_ASSIGN(const auto held, hold_cache(context, model, cache, request));
           TARE_ASSIGN(const eval::Speed speed, eval::measure_speed(*model.transformer, cache, request, context.pool()));
-          boost::json::object one = point(model, request, speed, cache.format, peaks);
+          boost::json::object one = point(model, request, speed, cache.format, peaks, cache_bytes);
           if (one["roofline_share"].as_double() > 1) {
             // The ceilings were measured while the machine was busy: once more.
             peaks.raise(MachinePeaks::measure(context, clock));
-            one = point(model, request, speed, cache.format, peaks);
+            one = point(model, request, speed, cache.format, peaks, cache_bytes);
           }
           impossible = impossible || one["roofline_share"].as_double() > 1;
           std::string line = fmt::format("  {:8} depth {:6} batch {:3}  {:10.1f} tokens/s",
                                          decode ? "decode" : "prefill", depth, batch, one["tokens_per_s"].as_double());
           line += fmt::format("  {:5.1f} % of the arithmetic ceiling", 100 * one["peak_share"].as_double());
-          if (decode) {
+          if (decode && one["bandwidth_share"].is_null()) {
+            line += fmt::format("  {} a step stay in the last-level cache: no share of read bandwidth",
+                                size_text(static_cast<uint64_t>(one["bytes_per_step"].as_double())));
+          } else if (decode) {
             line += fmt::format("  {:5.1f} % of read bandwidth, {:5.1f} % of the nearer limit",
                                 100 * one["bandwidth_share"].as_double(), 100 * one["roofline_share"].as_double());
           }
