@@ -92,9 +92,8 @@ inline std::vector<Model> rotatable() {
 
 inline std::vector<int32_t> some_tokens(const model::Architecture& arch, int count, unsigned seed = 9) {
   std::mt19937 random(seed);
-  std::vector<int32_t> out;
-  for (int i = 0; i < count; ++i)
-    out.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(arch.vocab_size)));
+  std::vector<int32_t> out(static_cast<size_t>(count));
+  for (int32_t& token : out) token = static_cast<int32_t>(random() % static_cast<uint32_t>(arch.vocab_size));
   return out;
 }
 
